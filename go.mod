@@ -1,0 +1,3 @@
+module github.com/weftnet/weft
+
+go 1.26.0

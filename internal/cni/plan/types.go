@@ -1,0 +1,134 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"encoding/json"
+	"net/netip"
+
+	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/netconf"
+)
+
+// Annotations and names that users write (spec/cni.md 1.5).
+const (
+	NetworksAnnotation       = "k8s.v1.cni.cncf.io/networks"
+	DefaultNetworkAnnotation = "v1.multus-cni.io/default-network"
+	ResourceNameAnnotation   = "k8s.v1.cni.cncf.io/resourceName"
+	StatusAnnotation         = "k8s.v1.cni.cncf.io/network-status"
+)
+
+// Limits of architecture 4.1; beyond them a plan is refused with code 7.
+const (
+	MaxNetworks  = 256
+	MaxConfBytes = 2 << 20
+)
+
+// Input is everything that a plan is made from. Make reads nothing else.
+type Input struct {
+	Conf    *netconf.Conf
+	Sandbox Sandbox
+	// Pod is nil when there is no Kubernetes (the conf's own delegates and nothing else).
+	Pod *Pod
+	// NADs holds every NAD that an earlier Output needed, also those that do not exist.
+	NADs map[NADRef]NAD
+	// Files holds every file that an earlier Output needed.
+	Files map[Need]File
+	// Devices maps a resource name to the pod's device IDs, sorted; nil = not asked for yet
+	// (Output.NeedDevices asks).
+	Devices map[string][]string
+	// Reserved are interface names that the pod's DRA devices take.
+	Reserved []string
+}
+
+// Sandbox is what the runtime says in CNI_* variables.
+type Sandbox struct {
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifName"`
+	Netns       string `json:"netns"`
+	Args        string `json:"args,omitempty"` // CNI_ARGS as given
+	Path        string `json:"path,omitempty"` // CNI_PATH as given
+}
+
+// Pod is the part of a pod that planning reads.
+type Pod struct {
+	Namespace   string            `json:"namespace"`
+	Name        string            `json:"name"`
+	UID         string            `json:"uid,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// NADRef names a NetworkAttachmentDefinition.
+type NADRef struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// NAD is the part of a NetworkAttachmentDefinition that planning reads.
+type NAD struct {
+	Found        bool
+	Config       string // spec.config, "" when absent
+	ResourceName string // the resourceName annotation
+}
+
+// Need names a file of the host that the plan depends on; the hands read it:
+//
+//	confDir/<name>   the conf in confDir whose JSON "name" is <name>
+//	path/<path>      that file, or the first usable conf of that directory
+//	chain/<name>     the files of <dir of the cluster network's file>/<name>/
+//
+// The dir of chain/ is that of the file which answered the cluster network's own need.
+type Need string
+
+// File answers a Need.
+type File struct {
+	Need  Need   `json:"need"`
+	Found bool   `json:"found"`
+	Path  string `json:"path,omitempty"`
+	Data  []byte `json:"data,omitempty"`
+	// Chained are the plugin objects of <dir>/<conf name>/*.conf, sorted by file name
+	// (for chain/: of the directory itself).
+	Chained  [][]byte        `json:"chained,omitempty"`
+	Warnings []fault.Warning `json:"warnings,omitempty"`
+}
+
+// Output is a finished plan, or what is missing to make it (then Plan is nil).
+type Output struct {
+	Plan        *Plan
+	NeedNADs    []NADRef
+	NeedFiles   []Need
+	NeedDevices bool
+}
+
+// Plan is every attachment of one sandbox, in the order in which they are made.
+// Its JSON form is part of the planner protocol and of the records on disk:
+// fields are added, never renamed or removed.
+type Plan struct {
+	PodNamespace string          `json:"podNamespace,omitempty"`
+	PodName      string          `json:"podName,omitempty"`
+	PodUID       string          `json:"podUID,omitempty"`
+	Attachments  []Attachment    `json:"attachments"`
+	Warnings     []fault.Warning `json:"warnings,omitempty"`
+}
+
+// Attachment is one interface that one plugin chain makes.
+type Attachment struct {
+	// Network is the name shown in network-status: namespace/name of the NAD, else the conf's name.
+	Network string          `json:"network"`
+	IfName  string          `json:"ifName"`
+	Default bool            `json:"default,omitempty"` // attachment 0, the pod network
+	Conf    netconf.Network `json:"conf"`
+	// RuntimeConfig holds the capability arguments of this attachment; a plugin gets
+	// those of them whose capability it declares.
+	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig,omitempty"`
+	// Args is CNI_ARGS for this attachment.
+	Args string `json:"args,omitempty"`
+	// Gateways are the default routes asked for, at most one a family.
+	Gateways []netip.Addr `json:"gateways,omitempty"`
+	// DeviceID is the device given to this attachment, ResourceName what it was drawn from.
+	DeviceID     string `json:"deviceID,omitempty"`
+	ResourceName string `json:"resourceName,omitempty"`
+	// Auxiliary marks the auxiliary chain: it starts from an empty result rather than from none.
+	Auxiliary bool `json:"auxiliary,omitempty"`
+}
