@@ -1,0 +1,71 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Link is a network interface as the kernel shows it.
+type Link struct {
+	Name  string
+	Index int
+	MAC   net.HardwareAddr // empty for links that have none
+	MTU   int
+	Up    bool   // administratively up
+	Kind  string // "veth", "bridge", …; "device" for one without a kind (lo, a physical one)
+	Addrs []netip.Prefix
+}
+
+// Links lists the namespace's interfaces in the order of their index, with the addresses of
+// both families (link-local ones too) in the kernel's order.
+func (n *Netns) Links() ([]Link, error) {
+	links, err := dump(n.handle.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links of %s: %w", n.path, err)
+	}
+	addrs, err := dump(func() ([]netlink.Addr, error) { return n.handle.AddrList(nil, unix.AF_UNSPEC) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of %s: %w", n.path, err)
+	}
+	all := make([]Link, 0, len(links))
+	for _, l := range links {
+		all = append(all, toLink(l, addrs))
+	}
+	slices.SortFunc(all, func(a, b Link) int { return a.Index - b.Index })
+	return all, nil
+}
+
+func toLink(l netlink.Link, addrs []netlink.Addr) Link {
+	attrs := l.Attrs()
+	link := Link{
+		Name: attrs.Name, Index: attrs.Index, MAC: attrs.HardwareAddr, MTU: attrs.MTU,
+		Up: attrs.Flags&net.FlagUp != 0, Kind: l.Type(),
+	}
+	for _, a := range addrs {
+		if a.LinkIndex != attrs.Index || a.IPNet == nil {
+			continue
+		}
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
+			ones, _ := a.Mask.Size()
+			link.Addrs = append(link.Addrs, netip.PrefixFrom(ip.Unmap(), ones))
+		}
+	}
+	return link
+}
+
+// link finds one interface by name.
+func (n *Netns) link(name string) (netlink.Link, error) {
+	l, err := n.handle.LinkByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("find link %s in %s: %w", name, n.path, err)
+	}
+	return l, nil
+}

@@ -1,0 +1,96 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// maxDumps bounds how often one dump is asked for: an interruption means that something
+// changed meanwhile, and a namespace does not change that often in a row.
+const maxDumps = 20
+
+// Netns is an open network namespace. It may be used from several goroutines.
+type Netns struct {
+	path   string
+	file   *os.File
+	handle *netlink.Handle
+}
+
+// OpenNetns opens the network namespace at path (a bind mount, or /proc/<pid>/ns/net).
+// errors.Is(err, fs.ErrNotExist) tells that there is none.
+func OpenNetns(path string) (*Netns, error) {
+	// O_NONBLOCK: a path that is no namespace (a FIFO, say) must not hang.
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace: %w", err)
+	}
+	n := &Netns{path: path, file: file}
+	err = n.do(func() error {
+		n.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open netlink in %s: %w", path, err), file.Close())
+	}
+	return n, nil
+}
+
+// Path is the path that the namespace was opened by.
+func (n *Netns) Path() string { return n.path }
+
+// Close lets go of the namespace; it does not remove it.
+func (n *Netns) Close() error {
+	n.handle.Close()
+	return n.file.Close()
+}
+
+// do runs f on a thread that is inside the namespace. When the thread cannot return to
+// where it came from, it ends with its goroutine instead of being used by others.
+func (n *Netns) do(f func() error) error {
+	return onThread(func() (bool, error) {
+		home, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			return true, fmt.Errorf("open own network namespace: %w", err)
+		}
+		defer home.Close()
+		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
+			return true, fmt.Errorf("enter %s: %w", n.path, err)
+		}
+		err = f()
+		return unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil, err
+	})
+}
+
+// onThread runs f on a locked thread, which is used again only if f says that it is clean.
+func onThread(f func() (clean bool, err error)) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		clean, err := f()
+		if clean {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// dump asks for a list until the kernel gives one that nothing interrupted.
+func dump[T any](list func() ([]T, error)) ([]T, error) {
+	for range maxDumps {
+		all, err := list()
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
+			continue
+		}
+		return all, err
+	}
+	return nil, fmt.Errorf("interrupted %d times: %w", maxDumps, netlink.ErrDumpInterrupted)
+}
