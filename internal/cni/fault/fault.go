@@ -14,6 +14,15 @@
 // Implements: spec/cni.md rule 2; architecture 4.1 (error codes).
 package fault
 
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
 // Code is a CNI error code (CNI SPEC section 5). The zero value is invalid.
 type Code uint
 
@@ -56,4 +65,108 @@ type Warning struct {
 	Object string `json:"object"`
 	Field  string `json:"field,omitempty"`
 	Text   string `json:"text"`
+}
+
+// MaxText bounds the text of one Fault, in bytes (architecture 4.1).
+const MaxText = 4 << 10
+
+// maxQuoted is how many runes of cited text a message repeats.
+const maxQuoted = 64
+
+// New makes a Fault; args are wrapped in format as by fmt.Errorf, so that a %w
+// among them becomes Err. object and field may be "".
+func New(code Code, object, field, format string, args ...any) *Fault {
+	err := fmt.Errorf(format, args...)
+	return &Fault{Code: code, Object: object, Field: field, Text: err.Error(), Err: errors.Unwrap(err)}
+}
+
+// Error is one printable line of at most MaxText bytes: object, field and text.
+func (f *Fault) Error() string {
+	parts := make([]string, 0, 3)
+	for _, s := range []string{f.Object, f.Field, f.Text} {
+		if s != "" {
+			parts = append(parts, s)
+		}
+	}
+	return Bound(strings.Join(parts, ": "), MaxText)
+}
+
+// Unwrap gives the cause.
+func (f *Fault) Unwrap() error { return f.Err }
+
+// Quote cites s in a message: quoted, printable, at most 64 runes and then "…".
+func Quote(s string) string {
+	n := 0
+	for i := range s {
+		if n == maxQuoted {
+			return strconv.Quote(s[:i] + "…")
+		}
+		n++
+	}
+	return strconv.Quote(s)
+}
+
+// Bound makes s one line of printable UTF-8 of at most max bytes; what was cut
+// off is shown as "…". The words that a runtime would take for success on DEL
+// are hyphenated, wherever they came from.
+func Bound(s string, limit int) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\r' || r == '\t':
+			return ' '
+		case !unicode.IsPrint(r): // also what a broken UTF-8 sequence decodes to, were it not printable
+			return '\uFFFD'
+		}
+		return r
+	}, s)
+	s = hyphenate(s)
+	if len(s) <= limit {
+		return s
+	}
+	const more = "…"
+	if limit < len(more) {
+		return ""
+	}
+	cut := limit - len(more)
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + more
+}
+
+// hyphenate turns "not found", in any case, into "not-found".
+func hyphenate(s string) string {
+	const words = "not found"
+	var b []byte
+	for i := 0; i+len(words) <= len(s); i++ {
+		if !strings.EqualFold(s[i:i+len(words)], words) {
+			continue
+		}
+		if b == nil {
+			b = []byte(s)
+		}
+		b[i+len("not")] = '-'
+	}
+	if b == nil {
+		return s
+	}
+	return string(b)
+}
+
+// All gives every Fault in err, walking wrapped and joined errors in order.
+func All(err error) []*Fault {
+	switch e := err.(type) { //nolint:errorlint // this is the walk that errors.As does not offer
+	case nil:
+		return nil
+	case *Fault:
+		return []*Fault{e}
+	case interface{ Unwrap() []error }:
+		var all []*Fault
+		for _, inner := range e.Unwrap() {
+			all = append(all, All(inner)...)
+		}
+		return all
+	default:
+		return All(errors.Unwrap(err))
+	}
 }

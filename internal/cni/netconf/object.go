@@ -1,0 +1,268 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netconf
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"unicode/utf8"
+)
+
+// Object is a JSON object that is edited without loss: keys keep their order and
+// every value its bytes, as far as nobody set it. It is not safe for use by
+// several goroutines while one of them edits.
+type Object struct {
+	raw     []byte // what was parsed; nil after an edit
+	members []member
+}
+
+type member struct {
+	name  string
+	key   []byte // as written, quotes included
+	value json.RawMessage
+}
+
+// ParseObject takes one JSON object. b must not change afterwards. The error
+// says what b is instead.
+func ParseObject(b []byte) (*Object, error) {
+	if err := CheckJSON(b); err != nil {
+		return nil, err
+	}
+	return objectOf(bytes.TrimSpace(b))
+}
+
+// CheckJSON says whether b is one JSON value, and if not, where it stops being one.
+func CheckJSON(b []byte) error {
+	if json.Valid(b) {
+		return nil
+	}
+	if len(bytes.TrimSpace(b)) == 0 {
+		return fmt.Errorf("is empty, JSON is needed")
+	}
+	var raw json.RawMessage
+	err := json.Unmarshal(b, &raw)
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Errorf("is not JSON, at byte %d: %w", syntax.Offset, err)
+	}
+	return fmt.Errorf("is not JSON: %w", err)
+}
+
+// objectOf splits b, which is valid JSON without space around it.
+func objectOf(b []byte) (*Object, error) {
+	if len(b) == 0 || b[0] != '{' {
+		return nil, fmt.Errorf("is %s, an object is needed", Kind(b))
+	}
+	o := &Object{raw: b}
+	for i := skipSpace(b, 1); b[i] != '}'; i = skipComma(b, i) {
+		end := skipValue(b, i)
+		key := b[i:end]
+		name, err := keyName(key)
+		if err != nil {
+			return nil, err
+		}
+		i = skipSpace(b, end)
+		i = skipSpace(b, i+1) // the colon
+		end = skipValue(b, i)
+		o.members = append(o.members, member{name: name, key: key, value: b[i:end:end]})
+		i = end
+		if i = skipSpace(b, i); b[i] == '}' {
+			break
+		}
+	}
+	return o, nil
+}
+
+// Elements splits a JSON array into its values' bytes. The error says what b is instead.
+func Elements(b []byte) ([]json.RawMessage, error) {
+	if err := CheckJSON(b); err != nil {
+		return nil, err
+	}
+	return elementsOf(bytes.TrimSpace(b))
+}
+
+func elementsOf(b []byte) ([]json.RawMessage, error) {
+	if len(b) == 0 || b[0] != '[' {
+		return nil, fmt.Errorf("is %s, an array is needed", Kind(b))
+	}
+	var all []json.RawMessage
+	for i := skipSpace(b, 1); b[i] != ']'; i = skipComma(b, i) {
+		end := skipValue(b, i)
+		all = append(all, b[i:end:end])
+		if i = skipSpace(b, end); b[i] == ']' {
+			break
+		}
+	}
+	return all, nil
+}
+
+// Get gives the value of a key; of a key written twice the last one, as
+// encoding/json has it.
+func (o *Object) Get(key string) (json.RawMessage, bool) {
+	for _, m := range slices.Backward(o.members) {
+		if m.name == key {
+			return m.value, true
+		}
+	}
+	return nil, false
+}
+
+// Set gives a key a value, which must be valid JSON: in the place where the key
+// stands first, dropping its duplicates, or at the end.
+func (o *Object) Set(key string, value json.RawMessage) {
+	at := slices.IndexFunc(o.members, func(m member) bool { return m.name == key })
+	if at < 0 {
+		o.raw = nil
+		o.members = append(o.members, member{name: key, key: encode(key), value: value})
+		return
+	}
+	kept := o.members[at]
+	kept.value = value
+	o.Delete(key)
+	o.members = slices.Insert(o.members, at, kept)
+}
+
+// Delete removes a key and its duplicates.
+func (o *Object) Delete(key string) {
+	o.raw = nil
+	o.members = slices.DeleteFunc(o.members, func(m member) bool { return m.name == key })
+}
+
+// Keys gives the keys in the order in which they are written, duplicates included.
+func (o *Object) Keys() []string {
+	keys := make([]string, len(o.members))
+	for i, m := range o.members {
+		keys[i] = m.name
+	}
+	return keys
+}
+
+// Bytes gives the object as JSON: the very bytes that were parsed when nothing
+// was edited, else compact between the members and unchanged inside them.
+func (o *Object) Bytes() []byte {
+	if o.raw != nil {
+		return o.raw
+	}
+	size := 2
+	for _, m := range o.members {
+		size += len(m.key) + len(m.value) + 2
+	}
+	b := append(make([]byte, 0, size), '{')
+	for i, m := range o.members {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, m.key...), ':'), m.value...)
+	}
+	return append(b, '}')
+}
+
+// Kind names the type of a JSON value for a message: "a string", "an array", "null".
+func Kind(raw []byte) string {
+	raw = bytes.TrimSpace(raw)
+	if len(raw) == 0 {
+		return "nothing"
+	}
+	switch raw[0] {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	case '"':
+		return "a string"
+	case 't', 'f':
+		return "a boolean"
+	case 'n':
+		return "null"
+	}
+	return "a number"
+}
+
+// IsNull says whether raw is null, which everywhere here means the same as an absent key.
+func IsNull(raw []byte) bool { return string(bytes.TrimSpace(raw)) == "null" }
+
+// Decode reads raw strictly as a T; want names T for the message ("a string").
+func Decode[T any](raw json.RawMessage, want string) (T, error) {
+	var v T
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return v, fmt.Errorf("is %s, %s is needed", describe(raw), want)
+	}
+	return v, nil
+}
+
+// describe is Kind, with the value itself where that is short and says more.
+func describe(raw json.RawMessage) string {
+	if kind := Kind(raw); kind == "a number" && len(raw) <= 32 {
+		return string(raw)
+	}
+	return Kind(raw)
+}
+
+func encode(s string) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(s) // a string cannot fail
+	return bytes.TrimSpace(b.Bytes())
+}
+
+func keyName(key []byte) (string, error) {
+	inner := key[1 : len(key)-1]
+	if bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) {
+		return string(inner), nil
+	}
+	var name string
+	if err := json.Unmarshal(key, &name); err != nil {
+		return "", fmt.Errorf("decode key: %w", err)
+	}
+	return name, nil
+}
+
+// The four below walk JSON that is known to be valid.
+
+func skipSpace(b []byte, i int) int {
+	for b[i] == ' ' || b[i] == '\t' || b[i] == '\n' || b[i] == '\r' {
+		i++
+	}
+	return i
+}
+
+func skipComma(b []byte, i int) int { return skipSpace(b, i+1) }
+
+func skipString(b []byte, i int) int {
+	for i++; b[i] != '"'; i++ {
+		if b[i] == '\\' {
+			i++
+		}
+	}
+	return i + 1
+}
+
+func skipValue(b []byte, i int) int {
+	depth := 0
+	for {
+		switch b[i] {
+		case '"':
+			i = skipString(b, i)
+		case '{', '[':
+			depth++
+			i++
+		case '}', ']':
+			depth--
+			i++
+		default:
+			i++
+			if depth == 0 { // a number or a word: up to what follows it
+				for i < len(b) && bytes.IndexByte([]byte(",]} \t\r\n"), b[i]) < 0 {
+					i++
+				}
+			}
+		}
+		if depth == 0 {
+			return i
+		}
+	}
+}
