@@ -1,0 +1,75 @@
+# Copyright The Weft Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+# Everything is built from nothing but Go and make; the only thing fetched is Go modules.
+GO        ?= go
+BIN       := bin
+CACHE     := .cache
+LINTER    := $(CACHE)/bin/golangci-lint
+FUZZTIME  ?= 2s
+BENCHTIME ?= 1s
+DEMO      ?= examples/demo
+PKGS      ?= ./...
+
+# A go.work file above the checkout must not change what is built.
+export GOWORK := off
+
+# Flags given here win over a user's GOFLAGS. No VCS stamp: a tree without usable git data
+# builds as well, and the same sources give the same bytes.
+MODE  := -mod=readonly -buildvcs=false
+BUILD := CGO_ENABLED=0 $(GO) build $(MODE) -trimpath -ldflags='-s -w'
+
+# The race detector needs cgo, hence a C compiler: used where there is one.
+RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: build ## build, give the pods of examples/demo their interfaces, show them, take them down
+	$(BIN)/weft sandbox run -f $(DEMO)
+
+.PHONY: build
+build: ## build bin/weft, and into bin/cni weft-cni, weft-planner and the standard CNI plugins
+	@mkdir -p $(BIN)/cni
+	$(BUILD) -o $(BIN)/ ./cmd/...
+	cd build/plugins && $(BUILD) -o ../../$(BIN)/cni/ tool
+	@cp -f $(BIN)/weft-cni $(BIN)/weft-planner $(BIN)/cni/
+
+.PHONY: test
+test: ## run every test, then every fuzz target for FUZZTIME (2s)
+	$(GO) run $(MODE) ./build/gotest $(MODE) $(RACE) -timeout 10m $(PKGS)
+	$(GO) run $(MODE) ./build/fuzz -time $(FUZZTIME)
+
+.PHONY: fuzz
+fuzz: ## fuzz every target for FUZZTIME, e.g. make fuzz FUZZTIME=10m
+	$(GO) run $(MODE) ./build/fuzz -time $(FUZZTIME)
+
+.PHONY: lint
+lint: $(LINTER) ## check style and the import laws
+	$(LINTER) run ./...
+
+.PHONY: format
+format: $(LINTER) ## rewrite the sources as the linter wants them formatted
+	$(LINTER) fmt ./...
+
+$(LINTER): build/lint/go.mod build/lint/go.sum
+	@mkdir -p $(@D)
+	cd build/lint && $(BUILD) -o ../../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@touch $@
+
+.PHONY: bench
+bench: build ## measure: micro benchmarks, then the whole plugin against its floor
+	$(GO) test $(MODE) -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
+	@if [ -d test/bench ]; then $(GO) run $(MODE) ./test/bench; fi
+
+.PHONY: generate
+generate: ## rewrite what is generated: cmd/*/deps.txt, docs/configuration.md
+	$(GO) run $(MODE) ./build/generate
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf $(BIN) $(CACHE)

@@ -1,0 +1,88 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// module writes a module with the files given and returns its folder.
+func module(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	files["go.mod"] = "module example.com/m\n\ngo 1.26\n"
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+const good = `package a
+
+import "testing"
+
+func FuzzGood(f *testing.F) { f.Fuzz(func(t *testing.T, b []byte) {}) }
+`
+
+const bad = `package b
+
+import "testing"
+
+func FuzzBad(f *testing.F) {
+	f.Add([]byte("x"))
+	f.Fuzz(func(t *testing.T, b []byte) { t.Fatal("always") })
+}
+
+func FuzzHelper(n int) {}
+
+func TestNothing(t *testing.T) {}
+`
+
+func TestFind(t *testing.T) {
+	dir := module(t, map[string]string{
+		"a/a_test.go":          good,
+		"b/b_test.go":          bad,
+		"c/testdata/c_test.go": good,
+		"d/go.mod":             "module example.com/d\n",
+		"d/d_test.go":          good,
+	})
+	got, err := find(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []target{{"./a", "FuzzGood"}, {"./b", "FuzzBad"}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(target{})); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRunReportsTheCrashAndGoesOn(t *testing.T) {
+	dir := module(t, map[string]string{"a/a_test.go": strings.ReplaceAll(bad, "package b", "package a"), "b/b_test.go": strings.ReplaceAll(good, "package a", "package b")})
+	var out strings.Builder
+	err := run(t.Context(), dir, 100*time.Millisecond, &out)
+	if err == nil || !strings.Contains(err.Error(), "FuzzBad") {
+		t.Errorf("error %v does not name the target that crashed", err)
+	}
+	if !strings.Contains(out.String(), "fuzz ./b FuzzGood") {
+		t.Errorf("the target after the crash did not run:\n%s", out.String())
+	}
+}
+
+func TestRunWithoutTargets(t *testing.T) {
+	if err := run(t.Context(), module(t, map[string]string{}), time.Second, &strings.Builder{}); err == nil {
+		t.Error("nothing to fuzz passed")
+	}
+}
