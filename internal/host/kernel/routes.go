@@ -143,10 +143,26 @@ func (n *Netns) SetDefaultRoute(ifName string, gw netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("set default route via %s dev %s: %w", gw, ifName, err)
 	}
+	// The kernel takes an own address for a gateway in IPv4, and then routes to nowhere.
+	if taken, err := n.hasAddr(gw); err != nil {
+		return fmt.Errorf("set default route via %s dev %s: %w", gw, ifName, err)
+	} else if taken {
+		return fmt.Errorf("set default route via %s dev %s: the gateway is an own address", gw, ifName)
+	}
 	if err := n.setDefault(link, gw); err != nil {
 		return fmt.Errorf("set default route via %s dev %s: %w", gw, ifName, err)
 	}
 	return nil
+}
+
+func (n *Netns) hasAddr(addr netip.Addr) (bool, error) {
+	links, err := n.Links()
+	for _, l := range links {
+		if slices.ContainsFunc(l.Addrs, func(p netip.Prefix) bool { return p.Addr() == addr }) {
+			return true, nil
+		}
+	}
+	return false, err
 }
 
 func (n *Netns) setDefault(link netlink.Link, gw netip.Addr) error {
