@@ -189,11 +189,17 @@ func (n *Netns) setDefault(link netlink.Link, gw netip.Addr) error {
 	if err := n.deleteOthers(family, link.Attrs().Name, gw, asked.Priority); err != nil {
 		return err
 	}
-	own, _, err := n.defaults(family)
+	return n.VerifyDefaultRoute(link.Attrs().Name, gw)
+}
+
+// VerifyDefaultRoute reads the main table: errors.Is(err, ErrNotSet) unless "via gw dev ifName"
+// is the one default route of gw's family, whatever its metric.
+func (n *Netns) VerifyDefaultRoute(ifName string, gw netip.Addr) error {
+	own, _, err := n.defaults(FamilyOf(gw))
 	if err != nil {
 		return err
 	}
-	if len(own) != 1 || !own[0].is(link.Attrs().Name, gw, asked.Priority) {
+	if len(own) != 1 || !own[0].is(ifName, gw.Unmap().WithZone(""), own[0].Metric) {
 		return fmt.Errorf("%w: %v", ErrNotSet, own)
 	}
 	return nil

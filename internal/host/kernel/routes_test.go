@@ -216,3 +216,17 @@ func TestSetDefaultRouteRefused(t *testing.T) {
 		t.Errorf("link that is down: got %v", err)
 	}
 }
+
+func TestVerifyDefaultRoute(t *testing.T) {
+	n := pod(t)
+	must(t, n.VerifyDefaultRoute("eth0", netip.MustParseAddr("10.1.0.1")))
+	for _, test := range []struct{ link, gw string }{{"net1", "10.1.0.1"}, {"eth0", "10.1.0.9"}, {"net1", "fd02::1"}} {
+		if err := n.VerifyDefaultRoute(test.link, netip.MustParseAddr(test.gw)); !errors.Is(err, kernel.ErrNotSet) {
+			t.Errorf("%v: got %v", test, err)
+		}
+	}
+	ip(t, n, "route add default via 10.2.0.9 dev net1 metric 50")
+	if err := n.VerifyDefaultRoute("eth0", netip.MustParseAddr("10.1.0.1")); !errors.Is(err, kernel.ErrNotSet) {
+		t.Errorf("two default routes: got %v", err)
+	}
+}
