@@ -67,7 +67,7 @@ func (r *reader) warn(object, field, format string, args ...any) {
 func (r *reader) inDir(dir, name string) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		r.warn("directory "+dir, "", "%v", cause(err))
+		r.warn("directory "+dir, "", "%v", Cause(err))
 		return
 	}
 	defer root.Close()
@@ -75,7 +75,7 @@ func (r *reader) inDir(dir, name string) {
 		path := filepath.Join(dir, base)
 		data, err := ReadRegular(root, base, plan.MaxConfBytes)
 		if err != nil {
-			r.warn("file "+path, "", "%v; it is skipped", cause(err))
+			r.warn("file "+path, "", "%v; it is skipped", Cause(err))
 			continue
 		}
 		network, err := netconf.ParseNetwork(data, "file "+path)
@@ -106,7 +106,7 @@ func (r *reader) path(conf *netconf.Conf, path string) {
 	path = filepath.Clean(path)
 	info, err := os.Stat(path)
 	if err != nil {
-		r.warn("file "+path, "", "%v", cause(err))
+		r.warn("file "+path, "", "%v", Cause(err))
 		return
 	}
 	if info.IsDir() {
@@ -116,7 +116,7 @@ func (r *reader) path(conf *netconf.Conf, path string) {
 	// The administrator named this very file: a link is followed wherever it leads.
 	data, err := readRegular(os.Stat, os.OpenFile, path, plan.MaxConfBytes)
 	if err != nil {
-		r.warn("file "+path, "", "%v", cause(err))
+		r.warn("file "+path, "", "%v", Cause(err))
 		return
 	}
 	network, err := netconf.ParseNetwork(data, "file "+path)
@@ -126,7 +126,7 @@ func (r *reader) path(conf *netconf.Conf, path string) {
 	}
 	root, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
-		r.warn("directory "+filepath.Dir(path), "", "%v", cause(err))
+		r.warn("directory "+filepath.Dir(path), "", "%v", Cause(err))
 		return
 	}
 	defer root.Close()
@@ -149,7 +149,7 @@ func (r *reader) chain(clusterFile, name string) {
 	dir := filepath.Dir(clusterFile)
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		r.warn("directory "+dir, "", "%v", cause(err))
+		r.warn("directory "+dir, "", "%v", Cause(err))
 		return
 	}
 	defer root.Close()
@@ -195,14 +195,14 @@ func (r *reader) chained(root *os.Root, dir string) (plugins [][]byte, faults []
 		if os.IsNotExist(err) {
 			return nil, nil
 		}
-		return nil, []error{fmt.Errorf("chained plugins of %s: %w", filepath.Join(root.Name(), dir), cause(err))}
+		return nil, []error{fmt.Errorf("chained plugins of %s: %w", filepath.Join(root.Name(), dir), Cause(err))}
 	}
 	size := 0
 	for _, base := range r.list(root, dir, ".conf") {
 		path := filepath.Join(root.Name(), dir, base)
 		data, err := ReadRegular(root, filepath.Join(dir, base), plan.MaxConfBytes)
 		if err != nil {
-			faults = append(faults, fmt.Errorf("chained plugin %s: %w", path, cause(err)))
+			faults = append(faults, fmt.Errorf("chained plugin %s: %w", path, Cause(err)))
 			continue
 		}
 		if err := plugin(data, path); err != nil {
@@ -237,13 +237,13 @@ func (r *reader) list(root *os.Root, dir string, exts ...string) []string {
 	object := "directory " + filepath.Join(root.Name(), dir)
 	d, err := root.Open(dir)
 	if err != nil {
-		r.warn(object, "", "%v", cause(err))
+		r.warn(object, "", "%v", Cause(err))
 		return nil
 	}
 	defer d.Close()
 	all, err := d.Readdirnames(-1)
 	if err != nil {
-		r.warn(object, "", "%v", cause(err))
+		r.warn(object, "", "%v", Cause(err))
 	}
 	names := slices.DeleteFunc(all, func(n string) bool { return !slices.Contains(exts, filepath.Ext(n)) })
 	slices.Sort(names)

@@ -55,9 +55,9 @@ func readRegular(stat func(string) (fs.FileInfo, error), open func(string, int, 
 	return data, nil
 }
 
-// cause drops the operation and the path of a file error: the object of a
+// Cause drops the operation and the path of a file error: the object of a
 // warning already names the file.
-func cause(err error) error {
+func Cause(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -105,7 +106,7 @@ func (p *process) tail() string {
 	if p == nil {
 		return ""
 	}
-	if text := fault.Bound(p.log.last(), tailSize); text != "" {
+	if text := fault.Bound(strings.TrimSpace(p.log.last()), tailSize); text != "" {
 		return ": " + text
 	}
 	return ""

@@ -1,0 +1,189 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package manifests reads pods and NetworkAttachmentDefinitions from a directory of
+// ordinary Kubernetes YAML and JSON, for weft-planner and weft sandbox.
+//
+// The directory is read as kubectl apply -f DIR reads it: the files *.yaml, *.yml
+// and *.json of the directory itself, not of those below it, in the order of their
+// names; files of several documents; lists. Kinds other than Pod and
+// NetworkAttachmentDefinition are passed over. What stands later replaces what
+// stood earlier under the same name.
+//
+// Invariants: a broken document is a warning that names its file and line, and
+// takes nothing else with it (for JSON: nothing before it, since where the next
+// value begins is unknown); values are taken as the strings that they are, so that
+// spec.config keeps every byte; any bytes end in a Set and warnings, within bounds,
+// never in a panic or a hang.
+//
+// It does not judge what annotations and configurations say: that is plan.
+//
+// Implements: architecture 4.1 (manifests), spec/cni.md 1.5.
+package manifests
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/hostfiles"
+	"github.com/weftnet/weft/internal/cni/plan"
+)
+
+// Bounds. A file of maxFileBytes holds some ten thousand pods.
+const (
+	maxFiles     = 4096
+	maxFileBytes = 16 << 20
+	maxWarnings  = 100
+)
+
+// Place is where an object stands.
+type Place struct {
+	File string // path of the file
+	Line int    // first line of the object, from 1
+}
+
+func (p Place) String() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
+
+// Pod is a pod of the manifests.
+type Pod struct {
+	plan.Pod
+	Place Place
+}
+
+// NAD is a NetworkAttachmentDefinition of the manifests.
+type NAD struct {
+	Ref plan.NADRef
+	plan.NAD
+	Place Place
+}
+
+// Set is what a directory holds, each in the order of first appearance.
+type Set struct {
+	Pods     []Pod
+	NADs     []NAD
+	Warnings []fault.Warning
+
+	pods map[plan.NADRef]int // namespace and name → index in Pods
+	nads map[plan.NADRef]int
+	more int // warnings beyond maxWarnings
+}
+
+// Read reads a directory. It fails (*fault.Fault, code 7) only when the directory
+// itself cannot be read.
+func Read(dir string) (*Set, error) {
+	object := "manifests directory " + dir
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, &fault.Fault{Code: fault.Config, Object: object, Text: "cannot be opened: " + hostfiles.Cause(err).Error(), Err: err}
+	}
+	defer root.Close()
+	names, err := list(root)
+	if err != nil {
+		return nil, &fault.Fault{Code: fault.Config, Object: object, Text: "cannot be read: " + hostfiles.Cause(err).Error(), Err: err}
+	}
+	s := &Set{}
+	if len(names) > maxFiles {
+		s.warn(object, "", "only the first %d of %d files are read", maxFiles, len(names))
+		names = names[:maxFiles]
+	}
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		data, err := hostfiles.ReadRegular(root, name, maxFileBytes)
+		if err != nil {
+			s.warn("file "+path, "", "%v; it is skipped", hostfiles.Cause(err))
+			continue
+		}
+		s.Add(path, data)
+	}
+	s.finish()
+	return s, nil
+}
+
+func list(root *os.Root) ([]string, error) {
+	d, err := root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	names = slices.DeleteFunc(names, func(n string) bool {
+		return !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(n))
+	})
+	slices.Sort(names)
+	return names, err
+}
+
+// Add reads one file's bytes into the set; file is only a name for messages.
+func (s *Set) Add(file string, data []byte) {
+	p := &parser{set: s, file: file}
+	p.parse(data)
+}
+
+// finish says how many warnings there was no room for.
+func (s *Set) finish() {
+	if s.more > 0 {
+		s.Warnings = append(s.Warnings, fault.Warning{Object: "manifests", Text: fmt.Sprintf("%d more warnings", s.more)})
+		s.more = 0
+	}
+}
+
+func (s *Set) warn(object, field, format string, args ...any) {
+	if len(s.Warnings) >= maxWarnings {
+		s.more++
+		return
+	}
+	s.Warnings = append(s.Warnings, fault.Warning{Object: object, Field: field, Text: fmt.Sprintf(format, args...)})
+}
+
+func (s *Set) addPod(p Pod) {
+	key := plan.NADRef{Namespace: p.Namespace, Name: p.Name}
+	if i, ok := s.pods[key]; ok {
+		s.warn("file "+p.Place.String(), "", "pod %s/%s stands at %s as well; this one is used", p.Namespace, p.Name, s.Pods[i].Place)
+		s.Pods[i] = p
+		return
+	}
+	if s.pods == nil {
+		s.pods = map[plan.NADRef]int{}
+	}
+	s.pods[key] = len(s.Pods)
+	s.Pods = append(s.Pods, p)
+}
+
+func (s *Set) addNAD(n NAD) {
+	if i, ok := s.nads[n.Ref]; ok {
+		s.warn("file "+n.Place.String(), "", "NetworkAttachmentDefinition %s/%s stands at %s as well; this one is used",
+			n.Ref.Namespace, n.Ref.Name, s.NADs[i].Place)
+		s.NADs[i] = n
+		return
+	}
+	if s.nads == nil {
+		s.nads = map[plan.NADRef]int{}
+	}
+	s.nads[n.Ref] = len(s.NADs)
+	s.NADs = append(s.NADs, n)
+}
+
+// Pod returns a pod; the error is a *fault.Fault of code 11 when there is none of
+// that name (yet). The caller may change what it gets.
+func (s *Set) Pod(_ context.Context, namespace, name string) (*plan.Pod, error) {
+	i, ok := s.pods[plan.NADRef{Namespace: namespace, Name: name}]
+	if !ok {
+		return nil, fault.New(fault.TryLater, "pod "+namespace+"/"+name, "", "is not known yet: no manifest holds it")
+	}
+	pod := s.Pods[i].Pod
+	pod.Annotations = maps.Clone(pod.Annotations)
+	return &pod, nil
+}
+
+// NAD returns a NAD; Found is false when there is none of that name.
+func (s *Set) NAD(_ context.Context, ref plan.NADRef) (plan.NAD, error) {
+	if i, ok := s.nads[ref]; ok {
+		return s.NADs[i].NAD, nil
+	}
+	return plan.NAD{}, nil
+}
