@@ -22,7 +22,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -266,6 +265,11 @@ func named(data []byte, name string) bool {
 
 // dirName tells whether a network's name can be that of a directory: CNI's own rule for names.
 func dirName(name string) bool {
-	ok, _ := regexp.MatchString(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`, name)
-	return ok
+	for i, c := range []byte(name) {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && (i == 0 || !strings.ContainsRune("_.-", rune(c))) {
+			return false
+		}
+	}
+	return name != ""
 }

@@ -22,7 +22,6 @@
 package manifests
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -170,7 +169,7 @@ func (s *Set) addNAD(n NAD) {
 
 // Pod returns a pod; the error is a *fault.Fault of code 11 when there is none of
 // that name (yet). The caller may change what it gets.
-func (s *Set) Pod(_ context.Context, namespace, name string) (*plan.Pod, error) {
+func (s *Set) Pod(namespace, name string) (*plan.Pod, error) {
 	i, ok := s.pods[plan.NADRef{Namespace: namespace, Name: name}]
 	if !ok {
 		return nil, fault.New(fault.TryLater, "pod "+namespace+"/"+name, "", "is not known yet: no manifest holds it")
@@ -181,9 +180,9 @@ func (s *Set) Pod(_ context.Context, namespace, name string) (*plan.Pod, error) 
 }
 
 // NAD returns a NAD; Found is false when there is none of that name.
-func (s *Set) NAD(_ context.Context, ref plan.NADRef) (plan.NAD, error) {
+func (s *Set) NAD(ref plan.NADRef) plan.NAD {
 	if i, ok := s.nads[ref]; ok {
-		return s.NADs[i].NAD, nil
+		return s.NADs[i].NAD
 	}
-	return plan.NAD{}, nil
+	return plan.NAD{}
 }

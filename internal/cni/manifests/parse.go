@@ -37,7 +37,9 @@ type parser struct {
 	objects int // seen in this document
 }
 
-func (p *parser) place(n *yaml.Node) Place { return Place{File: p.file, Line: p.offset + max(1, n.Line)} }
+func (p *parser) place(n *yaml.Node) Place {
+	return Place{File: p.file, Line: p.offset + max(1, n.Line)}
+}
 
 func (p *parser) warnAt(pl Place, field, format string, args ...any) {
 	p.set.warn("file "+pl.String(), field, format, args...)

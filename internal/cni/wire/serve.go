@@ -111,12 +111,13 @@ func KnownVersions() string {
 }
 
 // NewError puts err on the wire: the first fault is the message, all others are
-// the details. The code is 7 when any of them is (waiting does not mend it), else
-// that of the first; an err without any fault is 100.
-func NewError(err error) *Error {
+// the details, and after them the hints: what may explain the faults. The code is 7
+// when any of them is (waiting does not mend it), else that of the first; an err
+// without any fault is 100.
+func NewError(err error, hints ...string) *Error {
 	faults := fault.All(err)
 	if len(faults) == 0 {
-		return &Error{Code: uint(fault.Internal), Msg: fault.Bound(err.Error(), maxMsg)}
+		faults = []*fault.Fault{{Code: fault.Internal, Text: err.Error()}}
 	}
 	e := &Error{Code: uint(faults[0].Code), Msg: fault.Bound(faults[0].Error(), maxMsg)}
 	var rest []string
@@ -128,6 +129,6 @@ func NewError(err error) *Error {
 	for _, f := range faults[1:] {
 		rest = append(rest, f.Error())
 	}
-	e.Details = fault.Bound(strings.Join(rest, "; "), maxDetails)
+	e.Details = fault.Bound(strings.Join(append(rest, hints...), "; "), maxDetails)
 	return e
 }

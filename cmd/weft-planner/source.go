@@ -1,0 +1,68 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+
+	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/manifests"
+	"github.com/weftnet/weft/internal/cni/netconf"
+	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/cni/planner"
+	"github.com/weftnet/weft/internal/cni/wire"
+)
+
+// newAnswerer answers plan requests. The requests of one process are the rounds of
+// one ADD: a directory is read once, so that they all see the same objects.
+func newAnswerer(ctx context.Context) func(wire.Request) wire.Response {
+	sources := map[string]planner.Source{}
+	open := func(conf *netconf.Conf) (planner.Source, error) {
+		if src, ok := sources[conf.Manifests]; ok {
+			return src, nil
+		}
+		src, err := openSource(conf)
+		if err == nil {
+			sources[conf.Manifests] = src
+		}
+		return src, err
+	}
+	return func(req wire.Request) wire.Response { return planner.Answer(ctx, *req.Plan, open) }
+}
+
+// openSource opens what the conf names: manifests; a kubeconfig is not read yet.
+func openSource(conf *netconf.Conf) (planner.Source, error) {
+	object := "configuration " + conf.Name
+	switch {
+	case conf.Manifests != "":
+		set, err := manifests.Read(conf.Manifests)
+		if err != nil {
+			return nil, err
+		}
+		return manifestSource{set}, nil
+	case conf.Kubeconfig != "":
+		return nil, fault.New(fault.Config, object, "kubeconfig",
+			"is no source of pods for this weft-planner; run the agent, or set manifests to a directory of YAML")
+	}
+	return nil, fault.New(fault.Config, object, "manifests", "is missing, and weft-planner has no other source of pods")
+}
+
+// manifestSource is a directory of manifests as a source.
+type manifestSource struct{ set *manifests.Set }
+
+func (s manifestSource) Pod(_ context.Context, namespace, name string) (*plan.Pod, error) {
+	return s.set.Pod(namespace, name)
+}
+
+func (s manifestSource) NAD(_ context.Context, ref plan.NADRef) (plan.NAD, error) {
+	return s.set.NAD(ref), nil
+}
+
+// Devices has none: manifests give a pod no devices, so a NAD that draws from a
+// resource is refused with "too few".
+func (s manifestSource) Devices(context.Context, *plan.Pod) (map[string][]string, error) {
+	return map[string][]string{}, nil
+}
+
+func (s manifestSource) Warnings() []fault.Warning { return s.set.Warnings }

@@ -1,0 +1,177 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package planner answers the hands' plan requests out of a source of pods and
+// NetworkAttachmentDefinitions: what weft-planner and the agent have in common.
+//
+// Invariants: it keeps nothing between two requests; it reads no file of the host,
+// but asks the hands for those that the plan needs; every answer is a plan, a list
+// of needs or an error with a CNI code.
+//
+// It does not know where the source has its objects from, and decides nothing
+// about networks: that is plan.
+//
+// Implements: architecture 4.2 (verb plan).
+package planner
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/netconf"
+	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/cni/wire"
+)
+
+// Source is where pods and NADs come from. Errors are *fault.Fault: code 11 for
+// what time may mend, also for a pod that is not known (yet).
+type Source interface {
+	Pod(ctx context.Context, namespace, name string) (*plan.Pod, error)
+	// NAD has Found false, and no error, for one that does not exist.
+	NAD(ctx context.Context, ref plan.NADRef) (plan.NAD, error)
+	// Devices maps each resource to the pod's device IDs, sorted; never nil.
+	Devices(ctx context.Context, pod *plan.Pod) (map[string][]string, error)
+	// Warnings are about the source itself, such as a manifest that is broken.
+	Warnings() []fault.Warning
+}
+
+// Answer answers one request; open gives the source that its conf names.
+func Answer(ctx context.Context, req wire.PlanRequest, open func(*netconf.Conf) (Source, error)) wire.Response {
+	conf, _, err := netconf.Parse(req.Conf) // the hands tell the conf's warnings themselves
+	if err != nil {
+		return wire.Response{Error: wire.NewError(err)}
+	}
+	src, err := open(conf)
+	if err != nil {
+		return wire.Response{Error: wire.NewError(err)}
+	}
+	a := &answer{src: src, in: plan.Input{
+		Conf: conf, Sandbox: req.Sandbox, NADs: map[plan.NADRef]plan.NAD{}, Files: map[plan.Need]plan.File{},
+	}}
+	for _, f := range req.Files {
+		a.in.Files[f.Need] = f
+		a.missing = a.missing || !f.Found
+	}
+	p, need, err := a.plan(ctx)
+	switch {
+	case err != nil:
+		return wire.Response{Error: wire.NewError(err, a.hints()...)}
+	case p != nil:
+		p.Warnings = append(p.Warnings, src.Warnings()...)
+		return wire.Response{Plan: p}
+	}
+	return wire.Response{Need: need}
+}
+
+// answer is one request in work.
+type answer struct {
+	src     Source
+	in      plan.Input
+	missing bool // something that the plan names is not there
+}
+
+// plan makes the plan, or says which files it needs.
+func (a *answer) plan(ctx context.Context) (*plan.Plan, []plan.Need, error) {
+	var err error
+	if a.in.Pod, err = a.pod(ctx); err != nil {
+		return nil, nil, err
+	}
+	for {
+		out, err := plan.Make(a.in)
+		switch {
+		case err != nil || out.Plan != nil:
+			return out.Plan, nil, err
+		case len(out.NeedNADs) > 0 || out.NeedDevices:
+			if err := a.resolve(ctx, out); err != nil {
+				return nil, nil, err
+			}
+		case len(out.NeedFiles) > 0:
+			return nil, out.NeedFiles, nil
+		default:
+			return nil, nil, fault.New(fault.Internal, "plan", "", "is neither made nor lacks anything")
+		}
+	}
+}
+
+// pod finds the sandbox's pod; nil when the sandbox is not one of Kubernetes.
+func (a *answer) pod(ctx context.Context) (*plan.Pod, error) {
+	args := argPairs(a.in.Sandbox.Args)
+	namespace, name := args["K8S_POD_NAMESPACE"], args["K8S_POD_NAME"]
+	switch {
+	case namespace == "" && name == "":
+		return nil, nil
+	case namespace == "":
+		return nil, fault.New(fault.Environment, "CNI_ARGS", "K8S_POD_NAMESPACE", "is missing beside K8S_POD_NAME")
+	case name == "":
+		return nil, fault.New(fault.Environment, "CNI_ARGS", "K8S_POD_NAME", "is missing beside K8S_POD_NAMESPACE")
+	}
+	pod, err := a.src.Pod(ctx, namespace, name)
+	if err != nil {
+		a.missing = true
+		return nil, err
+	}
+	if pod.UID == "" { // a manifest is written before its pod has one
+		pod.UID = args["K8S_POD_UID"]
+	}
+	return pod, nil
+}
+
+// resolve gets the objects that out lacks.
+func (a *answer) resolve(ctx context.Context, out plan.Output) error {
+	for _, ref := range out.NeedNADs {
+		if _, have := a.in.NADs[ref]; have {
+			return fault.New(fault.Internal, "plan", "", "asks for NetworkAttachmentDefinition %s/%s again", ref.Namespace, ref.Name)
+		}
+		nad, err := a.src.NAD(ctx, ref)
+		if err != nil {
+			return err
+		}
+		a.in.NADs[ref] = nad
+		a.missing = a.missing || !nad.Found
+	}
+	if !out.NeedDevices {
+		return nil
+	}
+	if a.in.Devices != nil {
+		return fault.New(fault.Internal, "plan", "", "asks for the pod's devices again")
+	}
+	devices, err := a.src.Devices(ctx, a.in.Pod)
+	if err != nil {
+		return err
+	}
+	a.in.Devices = devices
+	return nil
+}
+
+// hints are the warnings that may explain an error: they matter when something
+// was missed, because what is broken is skipped.
+func (a *answer) hints() []string {
+	if !a.missing {
+		return nil
+	}
+	warnings := slices.Clone(a.src.Warnings())
+	for _, f := range a.in.Files {
+		if !f.Found {
+			warnings = append(warnings, f.Warnings...)
+		}
+	}
+	var hints []string
+	for _, w := range warnings {
+		hints = append(hints, (&fault.Fault{Object: w.Object, Field: w.Field, Text: w.Text}).Error())
+	}
+	slices.Sort(hints)
+	return slices.Compact(hints)
+}
+
+// argPairs reads CNI_ARGS leniently: plan says what is wrong with it.
+func argPairs(args string) map[string]string {
+	out := map[string]string{}
+	for pair := range strings.SplitSeq(args, ";") {
+		if key, value, ok := strings.Cut(pair, "="); ok {
+			out[key] = value
+		}
+	}
+	return out
+}
