@@ -1,0 +1,240 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	recordSuffix = ".jsonl"
+	tempSuffix   = ".jsonl.tmp"
+)
+
+// How long a waiter sleeps between two tries for a lock; it doubles from first to last.
+const (
+	firstWait = time.Millisecond
+	lastWait  = 50 * time.Millisecond
+)
+
+// Store is one folder of records. Its methods may be called from several goroutines.
+type Store struct {
+	dir  string
+	kind string
+	open *os.File // the folder, for its fsync
+}
+
+// Open gives the store of dir, a folder of a state directory, whose records are of the
+// given kind. It makes what is missing, see PrivateDir.
+func Open(dir, kind string) (*Store, error) {
+	f, err := PrivateDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{dir: dir, kind: kind, open: f}, nil
+}
+
+// Close lets the folder go. Records stay usable, except for Begin.
+func (s *Store) Close() error { return s.open.Close() }
+
+func (s *Store) path(key Key) string { return filepath.Join(s.dir, string(key)+recordSuffix) }
+
+// Keys lists the records, placeholders among them, in the order of their names.
+func (s *Store) Keys() ([]Key, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list records: %w", err)
+	}
+	var keys []Key
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), recordSuffix)
+		if !ok {
+			// A power loss may keep a temporary file alone; who acquires its key clears it.
+			name, ok = strings.CutSuffix(e.Name(), tempSuffix)
+		}
+		if key := Key(name); ok && key.Validate() == nil {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys), nil
+}
+
+// Read gives a record's state without its lock: a moment of it, whose last phase may be
+// on its way. The errors are fs.ErrNotExist, ErrNewer (with the frozen fields in the
+// state) and *CorruptError, which moves nothing.
+func (s *Store) Read(key Key) (State, error) {
+	f, st, err := s.Peek(key)
+	if f != nil {
+		err = errors.Join(err, f.Close())
+	}
+	return st, err
+}
+
+// Peek is Read that keeps the file open, without lock, for Holders: it is there also with
+// ErrNewer and *CorruptError. The caller closes it.
+func (s *Store) Peek(key Key) (*os.File, State, error) {
+	f, err := s.openRecord(key, 0)
+	if err != nil {
+		return nil, State{}, err
+	}
+	st, _, _, err := s.load(f, key)
+	if _, corrupt := errors.AsType[*CorruptError](err); corrupt {
+		// Perhaps a torn line was cut off while it was read. The second look decides.
+		st, _, _, err = s.load(f, key)
+	}
+	return f, st, err
+}
+
+// Acquire gives the record of a key under its lock, and waits for that until ctx ends; the
+// error is ErrBusy then. A record that is not there is made, as an empty placeholder.
+//
+// With a *CorruptError comes a record: the empty one that took the place of the bad one.
+// All other errors come without.
+func (s *Store) Acquire(ctx context.Context, key Key) (*Record, error) {
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	for pause := firstWait; ; pause = min(2*pause, lastWait) {
+		r, err := s.try(key, os.O_CREATE)
+		if !errors.Is(err, ErrBusy) {
+			return r, err
+		}
+		wait.Reset(pause)
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", err, context.Cause(ctx))
+		case <-wait.C:
+		}
+	}
+}
+
+// TryAcquire is Acquire that does not wait, and does not make a record: the error is
+// ErrBusy or fs.ErrNotExist then.
+func (s *Store) TryAcquire(key Key) (*Record, error) { return s.try(key, 0) }
+
+// try opens the file, locks it, and makes sure that it is still the one with that name.
+// Nothing stays open when the lock is another's: a waiter is not to look like a holder.
+func (s *Store) try(key Key, create int) (*Record, error) {
+	// Only a path that is replaced between open and lock, each time, ends this early.
+	for range 100 {
+		f, err := s.openRecord(key, create)
+		if err != nil {
+			return nil, err
+		}
+		if err := flock(f); err != nil {
+			return nil, errors.Join(fmt.Errorf("lock record %s: %w", key, err), f.Close())
+		}
+		named, err := s.names(key, f)
+		if err == nil && named {
+			return s.take(key, f)
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			return nil, fmt.Errorf("lock record %s: %w", key, err)
+		}
+	}
+	return nil, fmt.Errorf("lock record %s: it is replaced over and over: %w", key, ErrBusy)
+}
+
+// take makes a Record of a file that is locked and has its name.
+func (s *Store) take(key Key, f *os.File) (*Record, error) {
+	r := &Record{store: s, key: key, path: s.path(key), lock: f}
+	err := os.Remove(r.path + ".tmp")
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	var torn bool
+	if err == nil {
+		r.state, r.size, torn, err = s.load(f, key)
+		r.dirty = torn
+	}
+	if err == nil {
+		return r, nil
+	}
+	corrupt, is := errors.AsType[*CorruptError](err)
+	if !is {
+		return nil, errors.Join(err, f.Close())
+	}
+	corrupt.Path, err = r.quarantine(corrupt.Reason)
+	if err != nil {
+		return nil, errors.Join(corrupt, err, r.Close())
+	}
+	return r, corrupt
+}
+
+// openRecord opens for reading only. A FIFO does not hold it up, a link is not followed.
+func (s *Store) openRecord(key Key, create int) (*os.File, error) {
+	if err := key.Validate(); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(s.path(key), os.O_RDONLY|create|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open record: %w", err)
+	}
+	return f, nil
+}
+
+// load reads the whole file and gives its state, the length of its whole lines, and
+// whether a torn line follows them.
+func (s *Store) load(f *os.File, key Key) (st State, whole int64, torn bool, err error) {
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return st, 0, false, fmt.Errorf("read record: %w", err)
+	case !info.Mode().IsRegular():
+		return st, 0, false, fmt.Errorf("read record: %s is not a regular file", f.Name())
+	case info.Size() > MaxRecord:
+		return st, 0, false, &CorruptError{Key: key, Path: f.Name(), Reason: "it is larger than any record"}
+	}
+	b := make([]byte, info.Size())
+	n, err := f.ReadAt(b, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return st, 0, false, fmt.Errorf("read record: %w", err)
+	}
+	st, good, err := parse(b[:n], s.kind, key)
+	if corrupt, ok := errors.AsType[*CorruptError](err); ok {
+		corrupt.Path = f.Name()
+	}
+	return st, int64(good), good < n, err
+}
+
+// names says whether the key's path leads to f.
+func (s *Store) names(key Key, f *os.File) (bool, error) {
+	at, err := os.Lstat(s.path(key))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	is, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	return os.SameFile(at, is), nil
+}
+
+// flock takes the exclusive lock, or says ErrBusy. It goes with the open file: a process
+// that inherits the descriptor shares it, a second open of the same file does not.
+func flock(f *os.File) error {
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			return ErrBusy
+		default:
+			return err
+		}
+	}
+}

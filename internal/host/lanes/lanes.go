@@ -1,0 +1,142 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package lanes bounds how many delegates run at once on a node, over all processes of Weft.
+//
+// It owns <stateDir>/lanes: one file a slot, whose flock is the slot. A delegate inherits
+// the descriptor, so that a slot stays taken while one runs whose Weft was killed.
+//
+// Invariants: never more slots are taken than the limit; a quarter of them, at least one,
+// is for urgent calls (DEL, GC, undo) alone, so that removing never waits behind adding; a
+// call that waits is not overtaken by one that comes later and looks for a slot at once.
+//
+// It knows nothing of records, CNI or what runs in a slot.
+//
+// Implements: architecture 4.1 (delegateLimit) and 4.3; spec/cni.md case B67.
+package lanes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/weftnet/weft/internal/host/journal"
+)
+
+// ErrBusy says that no slot came free in time.
+var ErrBusy = errors.New("all delegate slots are in use")
+
+// How often a slot is looked for. Only the waiter at the gate looks at slots, and does so
+// often; the others look at the gate, the more often the longer they wait.
+const (
+	slotPause     = time.Millisecond
+	slotPauseMax  = 4 * time.Millisecond
+	gatePause     = 12 * time.Millisecond
+	gatePauseMin  = 2 * time.Millisecond
+	gateHalvesPer = 250 * time.Millisecond
+)
+
+// Lanes are the slots of one state directory. Its methods may be called from several
+// goroutines.
+type Lanes struct {
+	dir   string
+	limit int
+	kept  int // slots [0, kept) are for urgent calls
+}
+
+// Open gives the lanes of a state directory. The limit is the number of slots; 0 stands
+// for two a CPU, at least four. A limit of 1 keeps none for urgent calls: nothing could
+// ever be added.
+func Open(stateDir string, limit int) (*Lanes, error) {
+	switch {
+	case limit < 0:
+		return nil, fmt.Errorf("open lanes: limit %d is negative", limit)
+	case limit == 0:
+		limit = max(2*runtime.NumCPU(), 4)
+	}
+	kept := max(limit/4, 1)
+	if limit == 1 {
+		kept = 0
+	}
+	dir, err := journal.PrivateDir(filepath.Join(stateDir, "lanes"))
+	if err != nil {
+		return nil, fmt.Errorf("open lanes: %w", err)
+	}
+	return &Lanes{dir: dir.Name(), limit: limit, kept: kept}, dir.Close()
+}
+
+// Take gives a slot, and waits for one until ctx ends; the error is ErrBusy then. The slot
+// is free again when the file, and every descriptor that was inherited from it, is closed.
+func (l *Lanes) Take(ctx context.Context, urgent bool) (*os.File, error) {
+	gate, first := "gate", l.kept
+	if urgent {
+		gate, first = "gate-urgent", 0
+	}
+	at, err := l.pass(ctx, gate)
+	if err != nil {
+		return nil, err
+	}
+	defer at.Close()
+	for pause := slotPause; ; pause = min(pause+slotPause, slotPauseMax) {
+		for slot := first; slot < l.limit; slot++ {
+			f, err := l.try(strconv.Itoa(slot))
+			if err != nil || f != nil {
+				return f, err
+			}
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// pass waits until this call is the one of its kind that may look for a slot.
+func (l *Lanes) pass(ctx context.Context, gate string) (*os.File, error) {
+	for start := time.Now(); ; {
+		f, err := l.try(gate)
+		if err != nil || f != nil {
+			return f, err
+		}
+		age := time.Since(start) / gateHalvesPer
+		if err := sleep(ctx, max(gatePause>>min(age, 8), gatePauseMin)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// try locks a file of the folder; nil when another has it.
+func (l *Lanes) try(name string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(l.dir, name), os.O_RDONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("take slot: %w", err)
+	}
+	for {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return f, nil
+		case errors.Is(err, syscall.EINTR):
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			return nil, f.Close()
+		default:
+			return nil, errors.Join(fmt.Errorf("take slot: %w", err), f.Close())
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("take slot: %w: %w", ErrBusy, context.Cause(ctx))
+	case <-t.C:
+		return nil
+	}
+}
