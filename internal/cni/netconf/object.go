@@ -8,8 +8,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"unicode/utf8"
+
+	"github.com/weftnet/weft/internal/cni/fault"
 )
 
 // Object is a JSON object that is edited without loss: keys keep their order and
@@ -191,6 +195,30 @@ func Decode[T any](raw json.RawMessage, want string) (T, error) {
 		return v, fmt.Errorf("is %s, %s is needed", describe(raw), want)
 	}
 	return v, nil
+}
+
+// Known maps those of names that are keys of o to their values, without the null
+// ones, and warns of every other key, of duplicates (the last one counts) and of
+// names in other capitals: Multus takes those, so manifests with them live.
+func Known(o *Object, names []string, warn func(key, text string)) map[string]json.RawMessage {
+	values := make(map[string]json.RawMessage, len(o.members))
+	for _, m := range o.members {
+		at := slices.IndexFunc(names, func(n string) bool { return strings.EqualFold(n, m.name) })
+		if at < 0 {
+			warn(fault.Bound(m.name, maxName), "is a key that Weft does not know; it has no effect")
+			continue
+		}
+		name := names[at]
+		if name != m.name {
+			warn(fault.Bound(m.name, maxName), "is read as "+name)
+		}
+		if _, twice := values[name]; twice {
+			warn(name, "is written twice; the last one counts")
+		}
+		values[name] = m.value
+	}
+	maps.DeleteFunc(values, func(_ string, v json.RawMessage) bool { return IsNull(v) })
+	return values
 }
 
 // describe is Kind, with the value itself where that is short and says more.

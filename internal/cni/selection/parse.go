@@ -3,14 +3,121 @@
 
 package selection
 
-import "github.com/weftnet/weft/internal/cni/fault"
+import (
+	"errors"
+	"fmt"
+	"strings"
 
-// Parse reads an annotation.
+	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/netconf"
+)
+
+// Parse reads the value of an annotation. A blank one has no elements. Faults
+// (*fault.Fault, code 7, joined) and warnings have no Object, and as Field the place
+// in the annotation: "[2].mac"; the caller knows what the annotation stands on.
 func Parse(annotation string) ([]Element, []fault.Warning, error) {
-	return nil, nil, fault.New(fault.Internal, "", "", "read annotation: being written")
+	var p parser
+	text := strings.TrimSpace(annotation)
+	switch {
+	case text == "":
+	case strings.ContainsAny(text, "[{\""):
+		p.array(text)
+	default:
+		p.list(text)
+	}
+	if len(p.faults) > 0 {
+		return nil, p.warnings, errors.Join(p.faults...)
+	}
+	return p.elements, p.warnings, nil
 }
 
-// InterfaceName says why the kernel would not take name for an interface.
-func InterfaceName(name string) error {
-	return fault.New(fault.Internal, "", "", "check interface name: being written")
+type parser struct {
+	elements []Element
+	warnings []fault.Warning
+	faults   []error
+
+	keys  []key // of the JSON form
+	names []string
+}
+
+func (p *parser) fault(field, format string, args ...any) {
+	p.faults = append(p.faults, fault.New(fault.Config, "", field, format, args...))
+}
+
+func (p *parser) warn(field, format string, args ...any) {
+	p.warnings = append(p.warnings, fault.Warning{Field: field, Text: fmt.Sprintf(format, args...)})
+}
+
+// list reads the short form. One comma at the end is allowed, since templates write it.
+func (p *parser) list(text string) {
+	if text == "null" {
+		p.warn("", "null is read as the name of a NetworkAttachmentDefinition")
+	}
+	items := strings.Split(text, ",")
+	if n := len(items); n > 1 && strings.TrimSpace(items[n-1]) == "" {
+		items = items[:n-1]
+	}
+	for i, item := range items {
+		p.item(i, strings.TrimSpace(item))
+	}
+}
+
+// item reads [namespace/]name[@interface].
+func (p *parser) item(i int, item string) {
+	field := fmt.Sprintf("[%d]", i)
+	if item == "" {
+		p.fault(field, "is empty, a network's name is needed")
+		return
+	}
+	network, iface, _ := strings.Cut(item, "@")
+	if strings.Contains(iface, "@") {
+		p.fault(field, "%s holds more than one '@'", fault.Quote(item))
+		return
+	}
+	e := Element{Index: i, Name: strings.TrimSpace(network), Interface: strings.TrimSpace(iface)}
+	if ns, name, ok := strings.Cut(network, "/"); ok {
+		if strings.Contains(name, "/") {
+			p.fault(field, "%s holds more than one '/'", fault.Quote(item))
+			return
+		}
+		e.Namespace, e.Name = strings.TrimSpace(ns), strings.TrimSpace(name)
+	}
+	p.checkNames(e, field, field, field)
+	p.elements = append(p.elements, e)
+}
+
+// checkNames checks the three names of an element, which go by the same rules in both forms.
+func (p *parser) checkNames(e Element, namespace, name, iface string) {
+	if e.Namespace != "" {
+		if err := Namespace(e.Namespace); err != nil {
+			p.fault(namespace, "namespace %s %w", fault.Quote(e.Namespace), err)
+		}
+	}
+	if err := ObjectName(e.Name); err != nil {
+		p.fault(name, "name %s %w", fault.Quote(e.Name), err)
+	}
+	if e.Interface != "" {
+		if err := InterfaceName(e.Interface); err != nil {
+			p.fault(iface, "interface name %s %w", fault.Quote(e.Interface), err)
+		}
+	}
+}
+
+// array reads the JSON form.
+func (p *parser) array(text string) {
+	elements, err := netconf.Elements([]byte(text))
+	if err != nil {
+		p.fault("", "%w", err)
+		return
+	}
+	p.keys = keys()
+	p.names = names(p.keys)
+	for i, raw := range elements {
+		o, err := netconf.ParseObject(raw)
+		if err != nil {
+			p.fault(fmt.Sprintf("[%d]", i), "%w", err)
+			continue
+		}
+		p.object(i, o)
+	}
 }

@@ -1,0 +1,250 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package netconf
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/weftnet/weft/internal/cni/fault"
+)
+
+// MaxBytes bounds one configuration (architecture 4.1).
+const MaxBytes = 2 << 20
+
+// ErrNoPlugins is the cause of ParseNetwork's fault for a configuration with neither
+// "type" nor "plugins"; the Network that comes with it has everything else. Such a list
+// lives from the plugins in its sub-directory (ParseFile).
+var ErrNoPlugins = errors.New("neither type nor plugins")
+
+// ParseNetwork reads a network's configuration in either form. object says what holds
+// it, for the faults, which are *fault.Fault of code 7, joined. Name and CNIVersion are ""
+// when they are not written. b must not change afterwards.
+func ParseNetwork(b []byte, object string) (Network, error) {
+	p := parser{object: object}
+	n := p.network(b)
+	return n, errors.Join(p.faults...)
+}
+
+// ParseFile is ParseNetwork for a file with the plugins of its sub-directory, which
+// are appended to a list unless it has loadOnlyInlinedPlugins.
+func ParseFile(b []byte, chained [][]byte, object string) (Network, error) {
+	n, err := ParseNetwork(b, object)
+	if err != nil && !(errors.Is(err, ErrNoPlugins) && len(chained) > 0) {
+		return n, err
+	}
+	if n.LoadOnlyInlinedPlugins || !n.list {
+		return n, err
+	}
+	more, err := ParseChained(chained, object)
+	n.Plugins = append(n.Plugins, more...)
+	return n, err
+}
+
+// ParseChained reads plugin objects that stand in files of their own.
+func ParseChained(chained [][]byte, object string) ([]Plugin, error) {
+	p := parser{object: object}
+	plugins := make([]Plugin, 0, len(chained))
+	for i, b := range chained {
+		field := fmt.Sprintf("chained plugins[%d]", i)
+		if o := p.whole(b, field); o != nil {
+			plugins = append(plugins, p.plugin(o, field+"."))
+		}
+	}
+	return plugins, errors.Join(p.faults...)
+}
+
+// parser collects the faults of one configuration.
+type parser struct {
+	object string
+	faults []error
+}
+
+func (p *parser) fault(field, format string, args ...any) {
+	p.faults = append(p.faults, fault.New(fault.Config, p.object, field, format, args...))
+}
+
+// whole reads the bytes of one whole configuration.
+func (p *parser) whole(b []byte, field string) *Object {
+	if len(b) > MaxBytes {
+		p.fault(field, "is larger than %d bytes", MaxBytes)
+		return nil
+	}
+	o, err := ParseObject(b)
+	if err != nil {
+		p.fault(field, "%w", err)
+		return nil
+	}
+	return o
+}
+
+func (p *parser) network(b []byte) Network {
+	var n Network
+	o := p.whole(b, "")
+	if o == nil {
+		return n
+	}
+	n.Name = p.text(o, "name")
+	if n.Name != "" {
+		if err := NetworkName(n.Name); err != nil {
+			p.fault("name", "%s %w", fault.Quote(n.Name), err)
+		}
+	}
+	n.CNIVersion = p.version(o)
+	plugins, list := o.Get("plugins")
+	if _, typed := o.Get("type"); (!list || IsNull(plugins)) && typed {
+		n.Plugins = []Plugin{p.plugin(o, "")}
+		return n
+	}
+	n.list = true
+	n.DisableCheck = p.flag(o, "disableCheck")
+	n.DisableGC = p.flag(o, "disableGC")
+	n.LoadOnlyInlinedPlugins = p.flag(o, "loadOnlyInlinedPlugins")
+	if !list || IsNull(plugins) {
+		p.fault("", "has %w", ErrNoPlugins)
+		return n
+	}
+	n.Plugins = p.plugins(plugins)
+	return n
+}
+
+func (p *parser) plugins(raw json.RawMessage) []Plugin {
+	elements, err := elementsOf(raw)
+	if err != nil {
+		p.fault("plugins", "%w", err)
+		return nil
+	}
+	if len(elements) == 0 {
+		p.fault("plugins", "is empty, a list needs a plugin")
+	}
+	all := make([]Plugin, 0, len(elements))
+	for i, e := range elements {
+		field := fmt.Sprintf("plugins[%d]", i)
+		o, err := objectOf(e)
+		if err != nil {
+			p.fault(field, "%w", err)
+			continue
+		}
+		all = append(all, p.plugin(o, field+"."))
+	}
+	return all
+}
+
+// plugin reads the keys of one plugin that matter to who runs it.
+func (p *parser) plugin(o *Object, prefix string) Plugin {
+	plugin := Plugin{Conf: o.Bytes()}
+	raw, ok := o.Get("type")
+	if !ok {
+		p.fault(prefix+"type", "is missing, the name of a plugin is needed")
+	} else if name, err := Decode[string](raw, "a string"); err != nil || IsNull(raw) {
+		p.fault(prefix+"type", "is %s, a string is needed", Kind(raw))
+	} else if err := PluginType(name); err != nil {
+		p.fault(prefix+"type", "%s %w", fault.Quote(name), err)
+	} else {
+		plugin.Type = name
+	}
+	if raw, ok := o.Get("capabilities"); ok {
+		caps, err := Decode[map[string]bool](raw, "an object of booleans")
+		if err != nil {
+			p.fault(prefix+"capabilities", "%w", err)
+		}
+		plugin.Capabilities = caps
+	}
+	p.args(o, prefix)
+	return plugin
+}
+
+// args checks the two objects that a pod's cni-args are merged into.
+func (p *parser) args(o *Object, prefix string) {
+	raw, ok := o.Get("args")
+	if !ok || IsNull(raw) {
+		return
+	}
+	args, err := objectOf(raw)
+	if err != nil {
+		p.fault(prefix+"args", "%w", err)
+		return
+	}
+	if raw, ok := args.Get("cni"); ok && !IsNull(raw) {
+		if _, err := objectOf(raw); err != nil {
+			p.fault(prefix+"args.cni", "%w", err)
+		}
+	}
+}
+
+func (p *parser) text(o *Object, key string) string {
+	raw, ok := o.Get(key)
+	if !ok {
+		return ""
+	}
+	s, err := Decode[string](raw, "a string")
+	if err != nil {
+		p.fault(key, "%w", err)
+	}
+	return s
+}
+
+// flag reads a boolean, which libcni also takes as the word in quotes.
+func (p *parser) flag(o *Object, key string) bool {
+	raw, ok := o.Get(key)
+	if !ok || IsNull(raw) {
+		return false
+	}
+	word := strings.ToLower(string(raw))
+	switch strings.Trim(word, `"`) {
+	case "true":
+		return true
+	case "false":
+		return false
+	}
+	p.fault(key, "is %s, true or false is needed", describe(raw))
+	return false
+}
+
+// version is cniVersion, or the newest of cniVersions that is known here.
+func (p *parser) version(o *Object) string {
+	v := p.text(o, "cniVersion")
+	if v != "" && !KnownVersion(v) {
+		p.fault("cniVersion", "%s is none of %s", fault.Quote(v), strings.Join(Versions(), ", "))
+	}
+	raw, ok := o.Get("cniVersions")
+	if !ok || IsNull(raw) {
+		return v
+	}
+	offered, err := Decode[[]string](raw, "an array of strings")
+	if err != nil {
+		p.fault("cniVersions", "%w", err)
+	}
+	offered = append(offered, v)
+	for _, known := range slices.Backward(Versions()) {
+		if slices.Contains(offered, known) {
+			return known
+		}
+	}
+	if v == "" && len(offered) > 1 {
+		p.fault("cniVersions", "names none of %s", strings.Join(Versions(), ", "))
+	}
+	return v
+}
+
+// Versions are the CNI versions that Weft speaks, oldest first.
+func Versions() []string {
+	return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+}
+
+// KnownVersion says whether v is one of Versions.
+func KnownVersion(v string) bool { return slices.Contains(Versions(), v) }
+
+// Declares says whether a plugin of the network declares the capability.
+func (n *Network) Declares(capability string) bool {
+	for _, p := range n.Plugins {
+		if p.Capabilities[capability] {
+			return true
+		}
+	}
+	return false
+}
