@@ -1,0 +1,197 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMain plays the measured plugin when it is started as one: ADD holds heldBytes.
+func TestMain(m *testing.M) {
+	switch os.Getenv("CNI_COMMAND") {
+	case "":
+		os.Exit(m.Run())
+	case "ADD":
+		held := make([]byte, heldBytes)
+		for i := 0; i < len(held); i += 4096 {
+			held[i] = 1
+		}
+		runtime.KeepAlive(held)
+	case "CHECK":
+		os.Exit(3)
+	}
+}
+
+const heldBytes = 64 << 20
+
+func TestHighWaterIsThatOfTheProcessAlone(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{weft: self}
+	small, err := b.highWater(t.Context(), "DEL")
+	if err != nil {
+		t.Fatal(err)
+	}
+	large, err := b.highWater(t.Context(), "ADD")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if small <= 0 || small >= heldBytes {
+		t.Errorf("an idle process peaks at %d bytes", small)
+	}
+	if large < heldBytes || large > heldBytes+small+8<<20 {
+		t.Errorf("a process that holds %d bytes peaks at %d, an idle one at %d", heldBytes, large, small)
+	}
+	if _, err := b.highWater(t.Context(), "CHECK"); err == nil || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("a process that exits 3: %v", err)
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	ten := []time.Duration{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	for _, c := range []struct {
+		values []time.Duration
+		q      float64
+		want   time.Duration
+	}{
+		{nil, 0.5, 0},
+		{ten[:1], 0.99, 1},
+		{ten, 0, 1},
+		{ten, 0.1, 1},
+		{ten, 0.5, 5},
+		{ten, 0.9, 9},
+		{ten, 0.99, 10},
+		{ten, 1, 10},
+		{ten[:3], 0.5, 2},
+	} {
+		if got := quantile(c.values, c.q); got != c.want {
+			t.Errorf("quantile %v of %d values: %d, want %d", c.q, len(c.values), got, c.want)
+		}
+	}
+}
+
+// good is a report whose every promise is kept, by a hair.
+func good() *report {
+	return &report{
+		binaries: []binary{{"weft-cni", maxPluginBytes}, {"weft-planner", 1 << 30}},
+		peaks:    []peak{{"ADD", maxPeakBytes}, {"DEL", 1 << 30}},
+		micro:    []micro{{room: plan100Room, name: plan100Name, nanos: 1e6}},
+		samples: []sample{
+			{delegates: 8, record: 2, add: 15, del: 6},
+			{delegates: 1, record: 1, add: 50, del: 50, floorFirst: true},
+			{delegates: 8, record: 2, add: 10, del: 1},
+		},
+	}
+}
+
+func TestTargets(t *testing.T) {
+	if r := good(); !r.reached() {
+		t.Errorf("a report within every limit misses one: %+v", r.targets())
+	}
+	for name, spoil := range map[string]func(*report){
+		"ratio":      func(r *report) { r.samples[0].del++ },
+		"no sample":  func(r *report) { r.samples = nil },
+		"size":       func(r *report) { r.binaries[0].size++ },
+		"memory":     func(r *report) { r.peaks[0].bytes++ },
+		"plan":       func(r *report) { r.micro[0].nanos++ },
+		"other room": func(r *report) { r.micro[0].room = "internal/cni/netconf" },
+		"no plan":    func(r *report) { r.micro = nil },
+	} {
+		r := good()
+		spoil(r)
+		missed := 0
+		for _, target := range r.targets() {
+			if !target.reached {
+				missed++
+			}
+		}
+		if missed != 1 || r.reached() {
+			t.Errorf("%s: %d promises missed, want 1", name, missed)
+		}
+	}
+}
+
+func TestCSV(t *testing.T) {
+	r := &report{samples: []sample{
+		{floorFirst: true, delegates: 4 * time.Millisecond, record: 1500 * time.Nanosecond, add: time.Second, del: 0},
+		{delegates: 1, record: 2, add: 3, del: 4 * time.Microsecond},
+	}}
+	got, err := r.csv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "run,first,floor_delegates_us,floor_record_us,weft_add_us,weft_del_us\n" +
+		"1,floor,4000,1,1000000,0\n" +
+		"2,subject,0,0,0,4\n"
+	if string(got) != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+func TestParseMicro(t *testing.T) {
+	const out = `goos: linux
+pkg: github.com/weftnet/weft/internal/cni/plan
+cpu: Some CPU @ 2.00GHz
+BenchmarkPlan100-2   	    1234	    812345 ns/op	  456789 B/op	     321 allocs/op
+BenchmarkOdd/a-b     	       1	        12.5 ns/op	      42.0 MB/s	       0 B/op	       1 allocs/op
+PASS
+ok  	github.com/weftnet/weft/internal/cni/plan	1.2s
+pkg: github.com/weftnet/weft/internal/host/journal
+BenchmarkAppend
+BenchmarkAppend-2    	     100	      2000 ns/op
+`
+	want := []micro{
+		{"internal/cni/plan", "Plan100", 812345, 456789, 321},
+		{"internal/cni/plan", "Odd/a-b", 12.5, 0, 1},
+		{"internal/host/journal", "Append", 2000, 0, 0},
+	}
+	got := parseMicro(out)
+	if len(got) != len(want) {
+		t.Fatalf("got %+v", got)
+	}
+	for i := range want {
+		if got[i] != want[i] {
+			t.Errorf("line %d: got %+v, want %+v", i, got[i], want[i])
+		}
+	}
+}
+
+func TestFileSystem(t *testing.T) {
+	const mounts = `21 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+22 21 0:20 / /tmp rw - tmpfs tmpfs rw
+23 21 254:1 / /data rw shared:5 master:2 - xfs /dev/vdb rw
+24 23 0:21 / /data rw - btrfs /dev/vdc rw
+garbage
+`
+	for dir, want := range map[string]string{
+		"/":           "ext4",
+		"/srv/x":      "ext4",
+		"/tmp":        "tmpfs",
+		"/tmp/a/b":    "tmpfs",
+		"/tmpfile":    "ext4",
+		"/data/state": "btrfs",
+	} {
+		if got := fileSystem(mounts, dir); got != want {
+			t.Errorf("%s is on %q, want %q", dir, got, want)
+		}
+	}
+	if got := fileSystem("", "/"); got != "" {
+		t.Errorf("no mounts: %q", got)
+	}
+}
+
+func TestCPUModel(t *testing.T) {
+	if got := cpuModel([]byte("processor\t: 0\nmodel name\t: Some CPU: fast\nmodel name\t: other\n")); got != "Some CPU: fast" {
+		t.Errorf("got %q", got)
+	}
+	if got := cpuModel([]byte("processor\t: 0\n")); got != "" {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,82 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+)
+
+// micro is one line of the packages' own benchmarks.
+type micro struct {
+	room   string // package path within the module
+	name   string
+	nanos  float64
+	bytes  int64
+	allocs int64
+}
+
+// microBenchmarks runs every benchmark below internal/.
+func microBenchmarks(ctx context.Context) ([]micro, error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-mod=readonly", "-run", "^$", "-bench", ".", "-benchmem",
+		"-benchtime", "300ms", "./internal/...")
+	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("run the packages' benchmarks: %w\n%s%s", err, out.Bytes(), errs.Bytes())
+	}
+	return parseMicro(out.String()), nil
+}
+
+// parseMicro reads what go test -bench -benchmem prints.
+func parseMicro(out string) []micro {
+	var all []micro
+	room := ""
+	for line := range strings.Lines(out) {
+		if p, ok := strings.CutPrefix(strings.TrimSpace(line), "pkg: github.com/weftnet/weft/"); ok {
+			room = p
+			continue
+		}
+		fields := strings.Fields(line)
+		if len(fields) < 4 || !strings.HasPrefix(fields[0], "Benchmark") {
+			continue
+		}
+		m := micro{room: room, name: benchmarkName(fields[0])}
+		for i := 2; i+1 < len(fields); i += 2 {
+			value, err := strconv.ParseFloat(fields[i], 64)
+			if err != nil {
+				continue
+			}
+			switch fields[i+1] {
+			case "ns/op":
+				m.nanos = value
+			case "B/op":
+				m.bytes = int64(value)
+			case "allocs/op":
+				m.allocs = int64(value)
+			}
+		}
+		if m.nanos > 0 {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// benchmarkName drops the number of processors that go test appends.
+func benchmarkName(s string) string {
+	s = strings.TrimPrefix(s, "Benchmark")
+	if i := strings.LastIndexByte(s, '-'); i > 0 {
+		if _, err := strconv.Atoi(s[i+1:]); err == nil {
+			return s[:i]
+		}
+	}
+	return s
+}

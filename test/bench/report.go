@@ -1,0 +1,212 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/csv"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What issue "The main job on a real kernel" promises.
+const (
+	maxRatio       = 2.1
+	maxPluginBytes = 5 << 20
+	maxPeakBytes   = 12 << 20
+	maxPlan100     = time.Millisecond
+
+	plan100Room, plan100Name = "internal/cni/plan", "Plan100"
+)
+
+// report is everything that was measured.
+type report struct {
+	machine     machine
+	binaries    []binary
+	recordBytes int
+	samples     []sample
+	peaks       []peak
+	micro       []micro
+}
+
+// target is one promise and what was found.
+type target struct {
+	what, limit, found string
+	reached            bool
+}
+
+// series is one duration of every sample.
+func (r *report) series(of func(sample) time.Duration) []time.Duration {
+	out := make([]time.Duration, 0, len(r.samples))
+	for _, s := range r.samples {
+		out = append(out, of(s))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// quantile is the nearest-rank quantile q (0 to 1) of sorted values.
+func quantile(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	rank := int(math.Ceil(q * float64(len(sorted))))
+	return sorted[min(max(rank, 1), len(sorted))-1]
+}
+
+func (r *report) ratio() float64 {
+	floor := quantile(r.series(sample.floor), 0.5)
+	if floor == 0 {
+		return 0
+	}
+	return float64(quantile(r.series(sample.subject), 0.5)) / float64(floor)
+}
+
+// targets are the promises; one that was not measured is not reached.
+func (r *report) targets() []target {
+	ratio := r.ratio()
+	out := []target{{
+		what:  "ADD + DEL of a default network and one more, against the floor, at the median",
+		limit: fmt.Sprintf("≤ %.1f", maxRatio), found: fmt.Sprintf("%.2f", ratio), reached: ratio > 0 && ratio <= maxRatio,
+	}}
+	for _, b := range r.binaries {
+		if b.name == "weft-cni" {
+			out = append(out, target{"weft-cni, stripped", "≤ " + mib(maxPluginBytes), mib(b.size), b.size <= maxPluginBytes})
+		}
+	}
+	for _, p := range r.peaks {
+		if p.verb == "ADD" {
+			out = append(out, target{"weft-cni's own memory in that ADD (VmHWM)", "≤ " + mib(maxPeakBytes), mib(p.bytes), p.bytes <= maxPeakBytes})
+		}
+	}
+	plan := target{"planning 100 networks", "≤ 1 ms", "not measured", false}
+	for _, m := range r.micro {
+		if m.room == plan100Room && m.name == plan100Name {
+			took := time.Duration(m.nanos)
+			plan.found, plan.reached = millis(took), took <= maxPlan100
+		}
+	}
+	return append(out, plan)
+}
+
+func (r *report) reached() bool {
+	return !slices.ContainsFunc(r.targets(), func(t target) bool { return !t.reached })
+}
+
+// markdown is docs/performance.md.
+func (r *report) markdown() string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line("# Performance\n")
+	line("Written by `make bench` (`test/bench`); the raw samples are in [performance/samples.csv](performance/samples.csv).\n")
+	line("| promise | limit | measured | |\n|---|---|---|---|")
+	for _, t := range r.targets() {
+		mark := "reached"
+		if !t.reached {
+			mark = "**missed**"
+		}
+		line("| %s | %s | %s | %s |", t.what, t.limit, t.found, mark)
+	}
+	line("\n## What is compared\n")
+	line("*Subject*: `weft-cni` ADD, then DEL, of a pod with its default network and one NetworkAttachmentDefinition, planned by `weft-planner`")
+	line("from a directory of manifests. Seven processes: two `weft-cni`, one `weft-planner`, four delegate runs. *Floor*: the same four")
+	line("delegate runs and nothing around them, plus one durable record (a file of %d bytes, the size of the real one, written, synced,", r.recordBytes)
+	line("renamed, its folder synced). The delegate is a compiled program that does nothing (`test/bench/noop`), so a real plugin's own time,")
+	line("which is the same on both sides, would bring the ratio nearer to 1. Both are measured alternately in one run of the program,")
+	line("each first in every other sample. The ratio is that of the medians.\n")
+	r.timesTable(line)
+	line("\n## Size and memory\n\n| program | size, stripped |\n|---|---|")
+	for _, p := range r.binaries {
+		line("| %s | %s |", p.name, mib(p.size))
+	}
+	line("\nMemory is VmHWM of the `weft-cni` process itself, read from `/proc` while the kernel holds it just before its exit")
+	line("(PTRACE_O_TRACEEXIT); the largest of %d runs. Planner and delegates are not in it.\n", peakRuns)
+	line("| verb | VmHWM |\n|---|---|")
+	for _, p := range r.peaks {
+		line("| %s | %s |", p.verb, mib(p.bytes))
+	}
+	r.microTable(line)
+	m := r.machine
+	line("\n## Machine\n\n%d cores (%s), Linux %s, state directory on %s with fsync on, Go %s.", m.cores, m.cpu, m.kernel, m.fileSystem, m.golang)
+	return b.String()
+}
+
+func (r *report) timesTable(line func(string, ...any)) {
+	line("| %d runs | p10 | p50 | p90 | p99 |\n|---|---|---|---|---|", len(r.samples))
+	for _, row := range []struct {
+		name string
+		of   func(sample) time.Duration
+	}{
+		{"floor: four delegate runs", func(s sample) time.Duration { return s.delegates }},
+		{"floor: one durable record", func(s sample) time.Duration { return s.record }},
+		{"**floor**", sample.floor},
+		{"subject: ADD", func(s sample) time.Duration { return s.add }},
+		{"subject: DEL", func(s sample) time.Duration { return s.del }},
+		{"**subject**", sample.subject},
+		{"subject minus floor of the same sample", func(s sample) time.Duration { return s.subject() - s.floor() }},
+	} {
+		v := r.series(row.of)
+		line("| %s | %s | %s | %s | %s |", row.name,
+			millis(quantile(v, 0.1)), millis(quantile(v, 0.5)), millis(quantile(v, 0.9)), millis(quantile(v, 0.99)))
+	}
+}
+
+func (r *report) microTable(line func(string, ...any)) {
+	if len(r.micro) == 0 {
+		return
+	}
+	line("\n## The packages' own benchmarks\n\n| package | benchmark | time | memory | allocations |\n|---|---|---|---|---|")
+	for _, m := range r.micro {
+		line("| %s | %s | %.1f µs | %d B | %d |", m.room, m.name, m.nanos/1e3, m.bytes, m.allocs)
+	}
+}
+
+// write puts the page and the samples into docs.
+func (r *report) write(docs, text string) error {
+	if err := os.MkdirAll(filepath.Join(docs, "performance"), 0o755); err != nil {
+		return err
+	}
+	raw, err := r.csv()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(docs, "performance", "samples.csv"), raw, 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(docs, "performance.md"), []byte(text), 0o644)
+}
+
+// csv is one line a sample, times in microseconds.
+func (r *report) csv() ([]byte, error) {
+	var b bytes.Buffer
+	w := csv.NewWriter(&b)
+	rows := [][]string{{"run", "first", "floor_delegates_us", "floor_record_us", "weft_add_us", "weft_del_us"}}
+	for i, s := range r.samples {
+		first := "subject"
+		if s.floorFirst {
+			first = "floor"
+		}
+		row := []string{strconv.Itoa(i + 1), first}
+		for _, d := range []time.Duration{s.delegates, s.record, s.add, s.del} {
+			row = append(row, strconv.FormatInt(d.Microseconds(), 10))
+		}
+		rows = append(rows, row)
+	}
+	if err := w.WriteAll(rows); err != nil {
+		return nil, fmt.Errorf("write samples: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+func mib(n int64) string { return fmt.Sprintf("%.2f MiB", float64(n)/(1<<20)) }
+
+func millis(d time.Duration) string {
+	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
+}

@@ -1,0 +1,235 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// The pod of the benchmark, and the network that it asks for besides its default one.
+const manifests = `apiVersion: v1
+kind: Pod
+metadata:
+  name: client
+  namespace: default
+  uid: 6c5b1f5e-5a34-4d3c-9e0e-0d1f2a3b4c5d
+  annotations:
+    k8s.v1.cni.cncf.io/networks: second
+spec:
+  containers:
+  - name: main
+    image: example.org/main
+---
+apiVersion: k8s.cni.cncf.io/v1
+kind: NetworkAttachmentDefinition
+metadata:
+  name: second
+  namespace: default
+spec:
+  config: |
+    {"cniVersion":"1.1.0","name":"second","type":"noop","ipam":{"type":"static"}}
+`
+
+const podArgs = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=client;" +
+	"K8S_POD_UID=6c5b1f5e-5a34-4d3c-9e0e-0d1f2a3b4c5d"
+
+// sample is one run of floor and subject, each phase timed.
+type sample struct {
+	floorFirst bool
+	delegates  time.Duration // floor: the delegate runs
+	record     time.Duration // floor: one durable record
+	add, del   time.Duration // subject
+}
+
+func (s sample) floor() time.Duration   { return s.delegates + s.record }
+func (s sample) subject() time.Duration { return s.add + s.del }
+
+// bench holds what every run needs.
+type bench struct {
+	bin       string
+	netns     string
+	state     string // weft-cni's state directory
+	floorDir  string // the floor's record is written here: same disk, a folder of its own
+	conf      []byte // weft-cni's
+	networks  [2]network
+	record    []byte // of the size of a real record's first line
+	weft      string
+	delegate  string
+	container int // numbers the sandboxes
+}
+
+// network is one delegate run of the floor.
+type network struct {
+	ifName string
+	conf   []byte
+}
+
+func newBench(dir string, p *programs) (*bench, error) {
+	b := &bench{
+		bin:      p.dir,
+		netns:    fmt.Sprintf("/proc/%d/ns/net", os.Getpid()),
+		state:    filepath.Join(dir, "state"),
+		floorDir: filepath.Join(dir, "floor"),
+		weft:     filepath.Join(p.dir, "weft-cni"),
+		delegate: filepath.Join(p.dir, "noop"),
+		networks: [2]network{
+			{"eth0", []byte(`{"cniVersion":"1.1.0","name":"first","type":"noop"}`)},
+			{"net1", []byte(`{"cniVersion":"1.1.0","name":"second","type":"noop","ipam":{"type":"static"}}`)},
+		},
+	}
+	yaml := filepath.Join(dir, "manifests")
+	for _, d := range []string{b.state, b.floorDir, yaml} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(yaml, "all.yaml"), []byte(manifests), 0o600); err != nil {
+		return nil, err
+	}
+	var err error
+	b.conf, err = json.Marshal(map[string]any{
+		"cniVersion": "1.1.0",
+		"name":       "weft",
+		"type":       "weft-cni",
+		"manifests":  yaml,
+		"stateDir":   b.state,
+		"delegates":  []json.RawMessage{b.networks[0].conf},
+	})
+	return b, err
+}
+
+// containerID is the sandbox of this run; next moves on.
+func (b *bench) containerID() string { return fmt.Sprintf("%064x", b.container) }
+func (b *bench) next()               { b.container++ }
+
+// command is one plugin call, prepared as a container runtime would.
+func (b *bench) command(ctx context.Context, program, verb, ifName string, conf []byte) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Env = []string{
+		"CNI_COMMAND=" + verb,
+		"CNI_CONTAINERID=" + b.containerID(),
+		"CNI_NETNS=" + b.netns,
+		"CNI_IFNAME=" + ifName,
+		"CNI_ARGS=" + podArgs,
+		"CNI_PATH=" + b.bin,
+		"PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+	}
+	cmd.Stdin = bytes.NewReader(conf)
+	return cmd
+}
+
+// call runs one plugin call and gives the time it took, from before the fork until
+// the result is read and the process reaped.
+func (b *bench) call(ctx context.Context, program, verb, ifName string, conf []byte) (time.Duration, error) {
+	cmd := b.command(ctx, program, verb, ifName, conf)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	start := time.Now()
+	err := cmd.Run()
+	took := time.Since(start)
+	if err != nil {
+		return 0, fmt.Errorf("run %s %s: %w\n%s%s", filepath.Base(program), verb, err, stdout.Bytes(), stderr.Bytes())
+	}
+	if verb == "ADD" && !json.Valid(stdout.Bytes()) {
+		return 0, fmt.Errorf("run %s ADD: no result: %q", filepath.Base(program), stdout.Bytes())
+	}
+	return took, nil
+}
+
+// sample measures floor and subject once; which goes first alternates.
+func (b *bench) sample(ctx context.Context, i int) (sample, error) {
+	s := sample{floorFirst: i%2 == 0}
+	b.next()
+	parts := []func(context.Context, *sample) error{b.subject, b.floor}
+	if s.floorFirst {
+		parts[0], parts[1] = parts[1], parts[0]
+	}
+	for _, part := range parts {
+		if err := part(ctx, &s); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+func (b *bench) subject(ctx context.Context, s *sample) (err error) {
+	if s.add, err = b.call(ctx, b.weft, "ADD", "eth0", b.conf); err != nil {
+		return err
+	}
+	s.del, err = b.call(ctx, b.weft, "DEL", "eth0", b.conf)
+	return err
+}
+
+func (b *bench) floor(ctx context.Context, s *sample) error {
+	run := func(verb string, n network) error {
+		took, err := b.call(ctx, b.delegate, verb, n.ifName, n.conf)
+		s.delegates += took
+		return err
+	}
+	start := time.Now()
+	if err := b.writeRecord(); err != nil {
+		return err
+	}
+	s.record = time.Since(start)
+	for _, n := range b.networks {
+		if err := run("ADD", n); err != nil {
+			return err
+		}
+	}
+	for i := len(b.networks) - 1; i >= 0; i-- {
+		if err := run("DEL", b.networks[i]); err != nil {
+			return err
+		}
+	}
+	return os.Remove(filepath.Join(b.floorDir, b.containerID()))
+}
+
+// writeRecord makes one file durable under its final name.
+func (b *bench) writeRecord() (err error) {
+	name := filepath.Join(b.floorDir, b.containerID())
+	f, err := os.OpenFile(name+".tmp", os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b.record)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(name+".tmp", name); err != nil {
+		return err
+	}
+	dir, err := os.Open(b.floorDir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// learnRecord gives the size of what a real ADD makes durable: the first line of its
+// record. The floor writes as much.
+func (b *bench) learnRecord(ctx context.Context) (int, error) {
+	b.next()
+	if _, err := b.call(ctx, b.weft, "ADD", "eth0", b.conf); err != nil {
+		return 0, err
+	}
+	raw, err := os.ReadFile(filepath.Join(b.state, "attachments", b.containerID()+"-eth0.jsonl"))
+	if err != nil {
+		return 0, err
+	}
+	first := bytes.IndexByte(raw, '\n') + 1
+	if first == 0 {
+		return 0, errors.New("read record: it has no line")
+	}
+	b.record = raw[:first]
+	_, err = b.call(ctx, b.weft, "DEL", "eth0", b.conf)
+	return first, err
+}
