@@ -4,7 +4,9 @@
 package journal
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -48,11 +50,15 @@ func Open(dir, kind string) (*Store, error) {
 // Close lets the folder go. Records stay usable, except for Begin.
 func (s *Store) Close() error { return s.open.Close() }
 
-func (s *Store) path(key Key) string { return filepath.Join(s.dir, string(key)+recordSuffix) }
+// Path is the file of a record.
+func (s *Store) Path(key Key) string { return filepath.Join(s.dir, string(key)+recordSuffix) }
 
 // Keys lists the records, placeholders among them, in the order of their names.
-func (s *Store) Keys() ([]Key, error) {
-	entries, err := os.ReadDir(s.dir)
+func (s *Store) Keys() ([]Key, error) { return List(s.dir) }
+
+// List is Keys of a folder that is only looked at: it need not be there (fs.ErrNotExist).
+func List(dir string) ([]Key, error) {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("list records: %w", err)
 	}
@@ -69,6 +75,33 @@ func (s *Store) Keys() ([]Key, error) {
 	}
 	slices.Sort(keys)
 	return slices.Compact(keys), nil
+}
+
+// PodUID reads the frozen field podUID of a record of any kind and version in a folder that
+// is only looked at. A placeholder has none, and is no error.
+func PodUID(dir string, key Key) (string, error) {
+	s := &Store{dir: dir}
+	f, err := s.openRecord(key, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close() //nolint:errcheck // opened for reading
+	b, err := readAll(f, key)
+	if err != nil || len(b) == 0 {
+		return "", err
+	}
+	line, _, _ := bytes.Cut(b, []byte("\n"))
+	body, reason := unframe(line)
+	var in struct {
+		PodUID string `json:"podUID"`
+	}
+	if reason == "" && json.Unmarshal(body, &in) != nil {
+		reason = "it is no intent"
+	}
+	if reason != "" {
+		return "", &CorruptError{Key: key, Line: 1, Reason: reason, Path: f.Name()}
+	}
+	return in.PodUID, nil
 }
 
 // Read gives a record's state without its lock: a moment of it, whose last phase may be
@@ -148,7 +181,7 @@ func (s *Store) try(key Key, create int) (*Record, error) {
 
 // take makes a Record of a file that is locked and has its name.
 func (s *Store) take(key Key, f *os.File) (*Record, error) {
-	r := &Record{store: s, key: key, path: s.path(key), lock: f}
+	r := &Record{store: s, key: key, path: s.Path(key), lock: f}
 	err := os.Remove(r.path + ".tmp")
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -177,7 +210,7 @@ func (s *Store) openRecord(key Key, create int) (*os.File, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(s.path(key), os.O_RDONLY|create|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	f, err := os.OpenFile(s.Path(key), os.O_RDONLY|create|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open record: %w", err)
 	}
@@ -187,30 +220,38 @@ func (s *Store) openRecord(key Key, create int) (*os.File, error) {
 // load reads the whole file and gives its state, the length of its whole lines, and
 // whether a torn line follows them.
 func (s *Store) load(f *os.File, key Key) (st State, whole int64, torn bool, err error) {
+	b, err := readAll(f, key)
+	if err != nil {
+		return st, 0, false, err
+	}
+	st, good, err := parse(b, s.kind, key)
+	if corrupt, ok := errors.AsType[*CorruptError](err); ok {
+		corrupt.Path = f.Name()
+	}
+	return st, int64(good), good < len(b), err
+}
+
+func readAll(f *os.File, key Key) ([]byte, error) {
 	info, err := f.Stat()
 	switch {
 	case err != nil:
-		return st, 0, false, fmt.Errorf("read record: %w", err)
+		return nil, fmt.Errorf("read record: %w", err)
 	case !info.Mode().IsRegular():
-		return st, 0, false, fmt.Errorf("read record: %s is not a regular file", f.Name())
+		return nil, fmt.Errorf("read record: %s is not a regular file", f.Name())
 	case info.Size() > MaxRecord:
-		return st, 0, false, &CorruptError{Key: key, Path: f.Name(), Reason: "it is larger than any record"}
+		return nil, &CorruptError{Key: key, Path: f.Name(), Reason: "it is larger than any record"}
 	}
 	b := make([]byte, info.Size())
 	n, err := f.ReadAt(b, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return st, 0, false, fmt.Errorf("read record: %w", err)
+		return nil, fmt.Errorf("read record: %w", err)
 	}
-	st, good, err := parse(b[:n], s.kind, key)
-	if corrupt, ok := errors.AsType[*CorruptError](err); ok {
-		corrupt.Path = f.Name()
-	}
-	return st, int64(good), good < n, err
+	return b[:n], nil
 }
 
 // names says whether the key's path leads to f.
 func (s *Store) names(key Key, f *os.File) (bool, error) {
-	at, err := os.Lstat(s.path(key))
+	at, err := os.Lstat(s.Path(key))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
