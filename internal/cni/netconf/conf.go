@@ -31,7 +31,7 @@ func Parse(b []byte) (*Conf, []fault.Warning, error) {
 			p.object += " " + fault.Bound(name, maxName)
 		}
 	}
-	r := reader{parser: p, conf: defaults()}
+	r := reader{parser: p, conf: Defaults()}
 	r.conf.Raw = b
 	r.read(o)
 	r.check()

@@ -115,8 +115,8 @@ func weftFields() []field {
 	}
 }
 
-// defaults is a Conf with every default in it.
-func defaults() *Conf {
+// Defaults is a Conf with every default in it, for work that has no configuration.
+func Defaults() *Conf {
 	return &Conf{
 		CNIVersion: "0.1.0",
 		ConfDir:    defaultConfDir, BinDir: defaultBinDir, CNIDir: DefaultCNIDir,

@@ -33,11 +33,10 @@ func ParseNetwork(b []byte, object string) (Network, error) {
 // ParseFile is ParseNetwork for a file with the plugins of its sub-directory, which
 // are appended to a list unless it has loadOnlyInlinedPlugins.
 func ParseFile(b []byte, chained [][]byte, object string) (Network, error) {
-	n, err := ParseNetwork(b, object)
-	if err != nil && !(errors.Is(err, ErrNoPlugins) && len(chained) > 0) {
-		return n, err
-	}
-	if n.LoadOnlyInlinedPlugins || !n.list {
+	p := parser{object: object}
+	n := p.network(b)
+	err := errors.Join(p.faults...)
+	if !p.list || n.LoadOnlyInlinedPlugins || len(chained) == 0 || err != nil && !errors.Is(err, ErrNoPlugins) {
 		return n, err
 	}
 	more, err := ParseChained(chained, object)
@@ -61,6 +60,7 @@ func ParseChained(chained [][]byte, object string) ([]Plugin, error) {
 // parser collects the faults of one configuration.
 type parser struct {
 	object string
+	list   bool // the form of what was read: plugins of a sub-directory may join a list
 	faults []error
 }
 
@@ -100,7 +100,7 @@ func (p *parser) network(b []byte) Network {
 		n.Plugins = []Plugin{p.plugin(o, "")}
 		return n
 	}
-	n.list = true
+	p.list = true
 	n.DisableCheck = p.flag(o, "disableCheck")
 	n.DisableGC = p.flag(o, "disableGC")
 	n.LoadOnlyInlinedPlugins = p.flag(o, "loadOnlyInlinedPlugins")

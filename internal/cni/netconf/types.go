@@ -75,8 +75,6 @@ type Network struct {
 	Plugins      []Plugin `json:"plugins"`
 	// LoadOnlyInlinedPlugins switches sub-directory loading off.
 	LoadOnlyInlinedPlugins bool `json:"loadOnlyInlinedPlugins,omitempty"`
-
-	list bool // written as a list: plugins of a sub-directory may join it
 }
 
 // Plugin is one plugin of a Network. Conf holds the object's bytes as they were

@@ -1,0 +1,135 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/weftnet/weft/internal/cni/fault"
+)
+
+// name gives every slot its interface name: the runtime's, the one asked for, or net
+// with the slot's number. A name is taken once over the whole pod; automatic names
+// yield to nobody, because a name that moves when a neighbour changes is worse than a fault.
+func (p *planner) name() {
+	taken := map[string]string{"lo": "the loopback interface"}
+	for _, name := range p.in.Reserved {
+		taken[name] = "a device that one of the pod's claims brings"
+	}
+	take := func(s *slot, how string) {
+		if other, clash := taken[s.IfName]; clash {
+			p.slotFault(s, "", "the interface name %s%s is also that of %s", fault.Quote(s.IfName), how, other)
+			return
+		}
+		taken[s.IfName] = s.from
+	}
+	for i := range p.slots { // those with a name first, so that the others' faults name them
+		switch s := &p.slots[i]; {
+		case i == 0:
+			s.IfName = p.in.Sandbox.IfName
+			take(s, "")
+		case s.request != nil && s.request.Interface != "":
+			s.IfName = s.request.Interface
+			take(s, "")
+		}
+	}
+	for i := range p.slots {
+		if s := &p.slots[i]; s.IfName == "" {
+			s.IfName = fmt.Sprintf("net%d", i)
+			take(s, " (automatic, from its position)")
+		}
+	}
+}
+
+// route collects the gateways: one of a family over all slots, and under strict one
+// slot that names any at all.
+func (p *planner) route() {
+	var family [2]string // who has it: IPv4, IPv6
+	first := ""
+	for i := range p.slots {
+		s := &p.slots[i]
+		if s.request == nil || s.request.DefaultRoute == nil {
+			continue
+		}
+		const key = ".default-route"
+		if p.conf.Strict && first != "" {
+			p.slotFault(s, key, "stands also in %s; only one network may have it", first)
+			continue
+		}
+		first = s.from
+		for j, gateway := range s.request.DefaultRoute {
+			v, name := 0, "IPv4"
+			if gateway.Is6() {
+				v, name = 1, "IPv6"
+			}
+			here := fmt.Sprintf("%s[%d]", key, j)
+			if family[v] != "" {
+				p.slotFault(s, here, "is a second %s gateway, the first is %s; a pod has one default route of a family", name, family[v])
+				continue
+			}
+			family[v] = s.from + here
+			s.Gateways = append(s.Gateways, gateway)
+		}
+	}
+}
+
+// assignDevices gives each slot with a resource name the next of the pod's devices, in
+// the order of the slots, and sees that no device goes to two of them.
+func (p *planner) assignDevices() {
+	pools := map[string][]string{}
+	wanted := map[string]int{}
+	for i := range p.slots {
+		if name := p.slots[i].resource; name != "" {
+			if wanted[name]++; wanted[name] == 1 {
+				pools[name] = slices.Compact(slices.Sorted(slices.Values(p.in.Devices[name])))
+			}
+		}
+	}
+	given := map[string]string{}
+	next := map[string]int{}
+	for i := range p.slots {
+		s := &p.slots[i]
+		asked := ""
+		if s.request != nil {
+			asked = s.request.DeviceID
+		}
+		switch pool := pools[s.resource]; {
+		case s.resource == "":
+			s.DeviceID = asked
+		case next[s.resource] == len(pool):
+			p.slotFault(s, "", "needs a device of %s, and the pod has %d for %d networks",
+				fault.Quote(s.resource), len(pool), wanted[s.resource])
+		default:
+			s.DeviceID, s.ResourceName, s.drawn = pool[next[s.resource]], s.resource, true
+			next[s.resource]++
+			if asked != "" && asked != s.DeviceID {
+				p.warn(s.from+".deviceID", "is ignored: the device %s was given to the pod for it", fault.Quote(s.DeviceID))
+			}
+		}
+		if s.DeviceID == "" {
+			continue
+		}
+		if other, twice := given[s.DeviceID]; twice {
+			p.slotFault(s, "", "has the device %s, which %s has as well", fault.Quote(s.DeviceID), other)
+		}
+		given[s.DeviceID] = s.from
+	}
+}
+
+// maxConfs bounds all configurations of a plan together: as base64 they have to fit
+// into one message of 32 MiB with everything else.
+const maxConfs = 22 << 20
+
+func (p *planner) bound() {
+	size := 0
+	for i := range p.slots {
+		for _, plugin := range p.slots[i].Conf.Plugins {
+			size += len(plugin.Conf)
+		}
+	}
+	if size > maxConfs {
+		p.fault("", "has configurations of %d bytes together, at most %d are allowed", size, maxConfs)
+	}
+}
