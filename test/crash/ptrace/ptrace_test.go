@@ -1,0 +1,263 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && (amd64 || arm64)
+
+package ptrace_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weftnet/weft/test/crash/ptrace"
+)
+
+// The test binary is the traced program as well, with one of these as its second argument.
+const (
+	steps   = "steps"   // makes directories 0, 1, 2, … under its third argument, on changing threads
+	parent  = "parent"  // starts a child that makes a directory, then waits for it
+	child   = "child"   // that child
+	sleeper = "sleeper" // sleeps
+)
+
+const dirs = 6
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 {
+		if program, ok := map[string]func(string) error{
+			steps: runSteps, parent: runParent, child: runChild,
+			sleeper: runSleeper,
+		}[os.Args[1]]; ok {
+			if program(os.Args[2]) != nil {
+				os.Exit(1)
+			}
+			os.Exit(0)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// runSteps makes every directory on a thread of its own, one after the other.
+func runSteps(dir string) error {
+	var failed error
+	for i := range dirs {
+		var step sync.WaitGroup
+		step.Go(func() {
+			runtime.LockOSThread() // never unlocked: the next step is on another thread
+			failed = errors.Join(failed, os.Mkdir(filepath.Join(dir, strconv.Itoa(i)), 0o700))
+		})
+		step.Wait()
+	}
+	return failed
+}
+
+func runParent(dir string) error {
+	return exec.Command("/proc/self/exe", child, dir).Run()
+}
+
+// runChild shows that it outlives its parent: it goes on when its parent has changed.
+func runChild(dir string) error {
+	before := os.Getppid()
+	if err := os.Mkdir(filepath.Join(dir, "born"), 0o700); err != nil {
+		return err
+	}
+	// Bounded: a parent that is not killed lets the child go by closing nothing.
+	for range 200 {
+		if os.Getppid() != before {
+			return os.Mkdir(filepath.Join(dir, "orphan"), 0o700)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "enough")); err == nil {
+			return nil
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	return errors.New("nothing happened")
+}
+
+func runSleeper(string) error {
+	<-time.After(time.Minute)
+	return nil
+}
+
+func command(t *testing.T, program, dir string) ptrace.Command {
+	t.Helper()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { null.Close() })
+	return ptrace.Command{
+		Path: "/proc/self/exe", Args: []string{"traced", program, dir},
+		Env: os.Environ(), Files: []*os.File{null, null, os.Stderr},
+	}
+}
+
+func run(t *testing.T, c ptrace.Command) ptrace.Outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	out, err := ptrace.Run(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func need(t *testing.T) {
+	t.Helper()
+	err := ptrace.Probe(t.Context(), "/proc/self/exe", []string{"traced", steps, t.TempDir()})
+	if err == nil {
+		return
+	}
+	if os.Getenv("WEFT_CI") == "1" {
+		t.Fatal(err)
+	}
+	t.Skip(err)
+}
+
+func exists(t *testing.T, path string) bool {
+	t.Helper()
+	_, err := os.Stat(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+func isMkdir(c ptrace.Call) bool { return strings.HasPrefix(c.Name, "mkdir") }
+
+func TestCountsTheCallsOfAllThreads(t *testing.T) {
+	need(t)
+	dir := t.TempDir()
+	out := run(t, command(t, steps, dir))
+	made := 0
+	for _, c := range out.Calls {
+		if isMkdir(c) {
+			made++
+		}
+	}
+	if made != dirs {
+		t.Errorf("saw %d mkdir, want %d: %v", made, dirs, out.Calls)
+	}
+	if out.Killed || !out.Status.Exited() || out.Status.ExitStatus() != 0 {
+		t.Errorf("killed %t, status %#x, want an exit with 0", out.Killed, out.Status)
+	}
+	if last := out.Calls[len(out.Calls)-1]; last.Name != "exit_group" {
+		t.Errorf("the last call is %s, want exit_group", last)
+	}
+}
+
+// TestKillsBeforeTheCall walks the kill over the whole program: whatever the n-th call is,
+// the directories of the calls before it are there, and its own and all later ones are not.
+func TestKillsBeforeTheCall(t *testing.T) {
+	need(t)
+	hit := map[string]bool{}
+	for n := 1; ; n++ {
+		dir := t.TempDir()
+		c := command(t, steps, dir)
+		c.KillAt = n
+		out := run(t, c)
+		if !out.Killed {
+			break
+		}
+		if len(out.Calls) != n {
+			t.Fatalf("kill at %d: %d calls were entered", n, len(out.Calls))
+		}
+		if !out.Status.Signaled() || out.Status.Signal() != syscall.SIGKILL {
+			t.Errorf("kill at %d: status %#x, want SIGKILL", n, out.Status)
+		}
+		made := 0
+		for _, c := range out.Calls[:n-1] {
+			if isMkdir(c) {
+				made++
+			}
+		}
+		for i := range dirs {
+			if path := filepath.Join(dir, strconv.Itoa(i)); exists(t, path) != (i < made) {
+				t.Errorf("kill at %d, %s: directory %d is there: %t, want %t", n, out.Calls[n-1], i, i >= made, i < made)
+			}
+		}
+		if last := out.Calls[n-1]; isMkdir(last) {
+			if want := filepath.Join(dir, strconv.Itoa(made)); last.Path != want {
+				t.Errorf("kill at %d: killed mkdir of %q, want %q", n, last.Path, want)
+			}
+			hit[strconv.Itoa(made)] = true
+		}
+	}
+	if len(hit) != dirs {
+		t.Errorf("killed at %d different mkdir, want %d", len(hit), dirs)
+	}
+}
+
+// TestChildrenRunUntraced: the parent's run has no mkdir of the child's, and a child whose
+// parent was killed goes on.
+func TestChildrenRunUntraced(t *testing.T) {
+	need(t)
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "enough"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	out := run(t, command(t, parent, dir))
+	if out.Status.ExitStatus() != 0 || !exists(t, filepath.Join(dir, "born")) {
+		t.Fatalf("status %#x: the child did not run", out.Status)
+	}
+	clones := 0
+	for _, c := range out.Calls {
+		if isMkdir(c) {
+			t.Error("a call of the child was counted")
+		}
+		if c.Name == "clone" || c.Name == "clone3" {
+			clones++
+		}
+	}
+	if clones == 0 {
+		t.Errorf("the start of the child was not counted: %v", out.Calls)
+	}
+
+	dir = t.TempDir()
+	c := command(t, parent, dir)
+	c.Stall = 500 * time.Millisecond // the parent waits for its child by then
+	out = run(t, c)
+	if !out.Status.Signaled() || out.Status.Signal() != syscall.SIGKILL {
+		t.Errorf("status %#x, want SIGKILL", out.Status)
+	}
+	for range 500 {
+		if exists(t, filepath.Join(dir, "orphan")) {
+			return
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	t.Error("the child did not outlive its parent")
+}
+
+func TestContextEndsTheRun(t *testing.T) {
+	need(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	out, err := ptrace.Run(ctx, command(t, sleeper, ""))
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v, want the deadline", err)
+	}
+	if !out.Status.Signaled() {
+		t.Errorf("status %#x, want a killed process", out.Status)
+	}
+}
+
+func TestStartErrorIsTold(t *testing.T) {
+	c := command(t, steps, "")
+	c.Path = filepath.Join(t.TempDir(), "missing")
+	if _, err := ptrace.Run(t.Context(), c); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error %v, want that the program is missing", err)
+	}
+}
