@@ -68,7 +68,7 @@ func generated(ctx context.Context) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	files := map[string][]byte{}
+	files := map[string][]byte{"docs/configuration.md": configuration()}
 	for _, path := range mains {
 		dir := filepath.Dir(path)
 		deps, err := dependencies(ctx, "./"+dir)
