@@ -7,7 +7,6 @@ BIN       := bin
 CACHE     := .cache
 LINTER    := $(CACHE)/bin/golangci-lint
 FUZZTIME  ?= 2s
-BENCHTIME ?= 1s
 DEMO      ?= examples/demo
 PKGS      ?= ./...
 
@@ -62,9 +61,8 @@ $(LINTER): build/lint/go.mod build/lint/go.sum
 	@touch $@
 
 .PHONY: bench
-bench: build ## measure: micro benchmarks, then the whole plugin against its floor
-	$(GO) test $(MODE) -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
-	@if [ -d test/bench ]; then $(GO) run $(MODE) ./test/bench; fi
+bench: ## measure ADD and DEL against their floor and write docs/performance.md
+	$(GO) run $(MODE) ./test/bench $(BENCHFLAGS)
 
 .PHONY: generate
 generate: ## rewrite what is generated: cmd/*/deps.txt, docs/configuration.md

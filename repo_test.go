@@ -97,7 +97,7 @@ func TestPackageDocs(t *testing.T) {
 		if !strings.HasPrefix(docs[0], start) {
 			t.Errorf("%s: the package comment does not start with %q", p.room(), start)
 		}
-		if !design.MatchString(docs[0]) {
+		if floor(p.room()) >= 0 && !design.MatchString(docs[0]) {
 			t.Errorf("%s: the package comment does not say which part of the design it implements", p.room())
 		}
 		if strings.Count(docs[0], "\n") < 3 {
