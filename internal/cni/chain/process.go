@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"strings"
@@ -89,6 +90,9 @@ func (p *process) run(ctx context.Context) (stdout []byte, err error) {
 
 // start starts the plugin, trying again while its binary is being written.
 func (p *process) start(ctx context.Context, stdout io.Writer) (*exec.Cmd, error) {
+	// Descriptors that this process itself inherited open are not the plugin's business.
+	// The kernel can do this from 5.11 on; before that they go through.
+	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	pause := busyPause
 	for try := 1; ; try++ {
 		if ctx.Err() != nil {
