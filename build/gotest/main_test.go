@@ -12,7 +12,7 @@ const events = `{"Action":"run","Package":"p","Test":"TestA"}
 {"Action":"output","Package":"p","Test":"TestA","Output":"chatter\n"}
 {"Action":"pass","Package":"p","Test":"TestA","Elapsed":0.1}
 {"Action":"output","Package":"p","Test":"TestB","Output":"=== RUN   TestB\n"}
-{"Action":"output","Package":"p","Test":"TestB","Output":"    b_test.go:7: kernel: no vlan\n"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"    b_test.go:7: this kernel has no vlan\n"}
 {"Action":"output","Package":"p","Test":"TestB","Output":"--- SKIP: TestB (0.00s)\n"}
 {"Action":"skip","Package":"p","Test":"TestB"}
 {"Action":"output","Package":"p","Test":"TestC","Output":"    c_test.go:9: got 1, want 2\n"}
@@ -34,7 +34,7 @@ func TestReport(t *testing.T) {
     c_test.go:9: got 1, want 2
 go: some message
 ok   p (1.5s)
-skip p TestB: kernel: no vlan
+skip p TestB: this kernel has no vlan
 1 tests passed, 1 skipped
 `
 	if out.String() != want {
