@@ -138,10 +138,11 @@ func (w *Sweep) NoteBoot(s *Store, boot string) error {
 	var errs []error
 	for _, key := range keys {
 		st, err := s.Read(key)
-		if errors.Is(err, ErrNewer) || errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil || len(st.Intents) == 0 || st.Intents[0].Boot != boot {
+		switch {
+		case errors.Is(err, ErrNewer), errors.Is(err, fs.ErrNotExist):
+		case err == nil && st.Empty:
+			errs = append(errs, s.dropPlaceholder(key))
+		case err != nil || st.Intents[0].Boot != boot:
 			errs = append(errs, w.Mark(key))
 		}
 	}
@@ -150,6 +151,18 @@ func (w *Sweep) NoteBoot(s *Store, boot string) error {
 		return fmt.Errorf("note boot: %w", err)
 	}
 	return w.writeBoot(path, boot)
+}
+
+// dropPlaceholder removes a placeholder that nobody holds: its maker was killed.
+func (s *Store) dropPlaceholder(key Key) error {
+	r, err := s.TryAcquire(key)
+	switch {
+	case errors.Is(err, ErrBusy), errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return r.Close()
 }
 
 // writeBoot is atomic, so that a kill does not leave half of a boot's name. Two at once
