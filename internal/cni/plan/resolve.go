@@ -129,7 +129,7 @@ func (p *planner) lookUp(field, value string) *resolved {
 	absent := fmt.Sprintf("names %s, which is neither a NetworkAttachmentDefinition in namespace %s nor a configuration in %s",
 		fault.Quote(value), fault.Quote(p.conf.MultusNamespace), fault.Quote(p.conf.ConfDir))
 	at := NADRef{Namespace: p.conf.MultusNamespace, Name: value}
-	if p.in.Pod != nil && selection.ObjectName(value) == nil {
+	if (p.in.Pod != nil || p.in.LookUp) && selection.ObjectName(value) == nil {
 		nad, known := p.in.NADs[at]
 		if !known || nad.Found {
 			return p.nad(field, at)

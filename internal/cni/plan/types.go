@@ -31,6 +31,9 @@ type Input struct {
 	Sandbox Sandbox
 	// Pod is nil when there is no Kubernetes (the conf's own delegates and nothing else).
 	Pod *Pod
+	// LookUp says that NADs can be asked for although there is no pod: STATUS and GC
+	// concern the conf's own networks, wherever they are defined.
+	LookUp bool
 	// NADs holds every NAD that an earlier Output needed, also those that do not exist.
 	NADs map[NADRef]NAD
 	// Files holds every file that an earlier Output needed.
