@@ -119,10 +119,10 @@ func interfaces(a plan.Attachment, r *types100.Result) []Entry {
 }
 
 // owners gives for each address of a result the entry that it belongs to; -1 for an
-// address of the host. An address goes to the interface that it names. One that names
-// none (or none that exists) goes to the last interface in the sandbox. Where no
-// interface is in the sandbox, the single entry has the addresses that name none,
-// or all when every one names one: of such plugins (Calico) they are the pod's.
+// address of the host. An address goes to the interface that it names; one that names
+// none, or none that there is, to the last interface in the sandbox. A single
+// interface has them all. Where several are listed and none is in the sandbox, the single
+// entry has the addresses that name none, or all when every one names one.
 func owners(r *types100.Result, entries int) []int {
 	entryOf := make([]int, len(r.Interfaces)) // interface index to entry
 	next := 0
@@ -133,14 +133,14 @@ func owners(r *types100.Result, entries int) []int {
 			next++
 		}
 	}
-	named := func(ip *types100.IPConfig) bool {
-		return ip.Interface != nil && *ip.Interface >= 0 && *ip.Interface < len(r.Interfaces)
+	namesNone := func(ip *types100.IPConfig) bool {
+		return ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(r.Interfaces)
 	}
-	all := len(r.Interfaces) < 2 || next == 0 && !slices.ContainsFunc(r.IPs, func(ip *types100.IPConfig) bool { return !named(ip) })
+	all := len(r.Interfaces) < 2 || next == 0 && !slices.ContainsFunc(r.IPs, namesNone)
 	owners := make([]int, len(r.IPs))
 	for i, ip := range r.IPs {
 		owners[i] = entries - 1
-		if named(ip) && !all {
+		if !all && !namesNone(ip) {
 			owners[i] = entryOf[*ip.Interface]
 		}
 	}
