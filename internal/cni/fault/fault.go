@@ -28,6 +28,8 @@ type Code uint
 
 // The codes that Weft itself answers. Delegates' codes are passed through.
 const (
+	// UnknownContainer: CHECK of a sandbox that no finished ADD is recorded of.
+	UnknownContainer Code = 3
 	// Environment: a CNI_* variable is missing or malformed.
 	Environment Code = 4
 	// Config: somebody must change something (annotation, NAD, configuration).

@@ -142,7 +142,7 @@ func (w *Sweep) NoteBoot(s *Store, boot string) error {
 		case errors.Is(err, ErrNewer), errors.Is(err, fs.ErrNotExist):
 		case err == nil && st.Empty:
 			errs = append(errs, s.dropPlaceholder(key))
-		case err != nil || st.Intents[0].Boot != boot:
+		case err != nil || len(st.Intents) == 0 || st.Intents[0].Boot != boot:
 			errs = append(errs, w.Mark(key))
 		}
 	}
@@ -159,7 +159,7 @@ func (s *Store) dropPlaceholder(key Key) error {
 	switch {
 	case errors.Is(err, ErrBusy), errors.Is(err, fs.ErrNotExist):
 		return nil
-	case err != nil:
+	case r == nil:
 		return err
 	}
 	return r.Close()

@@ -146,6 +146,9 @@ func (n *Netns) ListenUDP(ctx context.Context, ifName string, addr netip.AddrPor
 func (n *Netns) CanMake(kind string) (bool, error) {
 	const name = "weft-try"
 	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: name}, LinkType: kind}
+	if kind == "ipvlan" {
+		link.ParentIndex = 1 // lo: the library asks for a parent before it asks the kernel
+	}
 	err := n.handle.LinkAdd(link)
 	switch {
 	case err == nil:

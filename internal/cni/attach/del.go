@@ -1,0 +1,170 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/weftnet/weft/internal/cni/netconf"
+	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/cni/record"
+	"github.com/weftnet/weft/internal/cni/scratch"
+	"github.com/weftnet/weft/internal/host/journal"
+)
+
+// givesUpAt is the DEL call from which on success is answered although something is
+// left, unless retryDeleteOnError: a pod must not hang for ever on a broken plugin.
+// The record stays, and the sweep goes on.
+const givesUpAt = 3
+
+// del undoes what the record says. Without one it takes over a Multus scratch file,
+// and without that it tries the conf's own delegates and succeeds.
+func (h *hands) del(ctx context.Context) ([]byte, error) {
+	confErr := h.configure()
+	if confErr != nil {
+		h.conf = salvage(h.req.stdin)
+	}
+	ctx, cancel := context.WithTimeout(ctx, delTimeout)
+	defer cancel()
+	if err := h.open(); err != nil {
+		return nil, cmp.Or(confErr, err)
+	}
+	rec, corrupt, err := h.acquire(ctx, h.key())
+	if err != nil {
+		return nil, err
+	}
+	defer rec.Close() //nolint:errcheck // an empty record is removed, another one is left
+	if len(rec.State().Intents) == 0 && confErr != nil {
+		return nil, confErr
+	}
+	if !corrupt {
+		if err := h.takeOver(rec); err != nil {
+			return nil, err
+		}
+	}
+	if len(rec.State().Intents) == 0 {
+		h.undoOwnDelegates(ctx, rec)
+	} else if err := h.delRecord(ctx, rec); err != nil {
+		return nil, err
+	}
+	h.sweepSome(ctx)
+	return nil, nil
+}
+
+// delRecord undoes a record for a DEL of the runtime.
+func (h *hands) delRecord(ctx context.Context, rec *journal.Record) error {
+	s, err := decode(rec, h.boot)
+	if err != nil {
+		return err
+	}
+	lane, err := h.lane(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer lane.Close() //nolint:errcheck // only its lock matters
+	t := &task{hands: h, rec: rec, lane: lane, ofRuntime: true}
+	err = t.undoAll(ctx, s)
+	if err == nil || h.conf.RetryDeleteOnError || s.Deletes+1 < givesUpAt {
+		return err
+	}
+	h.log.Warn(fmt.Sprintf("DEL call %d answers success, the rest is retried in the background: %v", s.Deletes+1, err))
+	h.markForSweep(rec.Key())
+	return nil
+}
+
+// takeOver makes a record of a Multus scratch file, for a pod that Multus attached.
+// The file goes when the record has been undone.
+func (h *hands) takeOver(rec *journal.Record) error {
+	if len(rec.State().Intents) > 0 {
+		return nil
+	}
+	sb := h.req.sandbox
+	found, err := scratch.Load(h.conf.CNIDir, sb.ContainerID, sb.IfName)
+	if err != nil {
+		h.log.Warn("Multus scratch file: " + err.Error())
+		return nil
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	body := record.Body{Sandbox: sb, NetnsID: netnsID(sb.Netns), ConfName: h.conf.Name,
+		CNIVersion: h.conf.CNIVersion, Scratch: h.conf.CNIDir}
+	body.Sandbox.Path = h.path()
+	for _, a := range found {
+		body.Plan.Attachments = append(body.Plan.Attachments, a.Attachment)
+	}
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return stateFault(h.key(), err)
+	}
+	if err := h.beginBody(rec, argPairs(sb.Args)["K8S_POD_UID"], raw); err != nil {
+		return err
+	}
+	for i, a := range found {
+		phase := journal.Phase{Phase: journal.Attempting, Item: i}
+		if len(a.Result) > 0 {
+			phase = journal.Phase{Phase: journal.Done, Item: i, Result: a.Result}
+		}
+		if err := rec.Append(phase); err != nil {
+			return stateFault(h.key(), err)
+		}
+	}
+	return nil
+}
+
+// removeScratch removes the Multus files that an undone record was taken over from.
+func (h *hands) removeScratch(s *record.Sandbox) {
+	if s.Body.Scratch == "" {
+		return
+	}
+	if err := scratch.Remove(s.Body.Scratch, s.Body.Sandbox.ContainerID); err != nil {
+		h.log.Warn("Multus scratch file: " + err.Error())
+	}
+}
+
+// undoOwnDelegates runs the DEL of the delegates that the conf itself names, for a
+// sandbox of which nothing is known. Errors are told, never answered.
+func (h *hands) undoOwnDelegates(ctx context.Context, rec *journal.Record) {
+	p, err := h.planLocally(plan.Input{Sandbox: h.req.sandbox})
+	if err != nil {
+		h.log.Debug("no record, and no delegates to try: " + err.Error())
+		return
+	}
+	lane, err := h.lane(ctx, true)
+	if err != nil {
+		h.log.Warn(err.Error())
+		return
+	}
+	defer lane.Close() //nolint:errcheck // only its lock matters
+	t := &task{hands: h, rec: rec, lane: lane}
+	for i := len(p.Attachments) - 1; i >= 0; i-- {
+		call := t.call(i, p.Attachments[i], nil)
+		call.Started = nil
+		if err := h.runner.Del(ctx, call); err != nil {
+			h.log.Warn(fmt.Sprintf("no record; DEL of network %s: %v", p.Attachments[i].Network, err))
+		}
+	}
+}
+
+// salvage is what DEL needs of a conf that does not parse: where the records are.
+func salvage(b []byte) *netconf.Conf {
+	conf := netconf.Defaults()
+	var keys map[string]json.RawMessage
+	if json.Unmarshal(b, &keys) != nil {
+		return conf
+	}
+	for key, into := range map[string]*string{
+		"stateDir": &conf.StateDir, "binDir": &conf.BinDir, "cniDir": &conf.CNIDir,
+		"name": &conf.Name, "cniVersion": &conf.CNIVersion,
+	} {
+		var s string
+		if json.Unmarshal(keys[key], &s) == nil && s != "" {
+			*into = s
+		}
+	}
+	return conf
+}

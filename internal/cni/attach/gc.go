@@ -1,0 +1,326 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/weftnet/weft/internal/cni/chain"
+	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/netconf"
+	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/cni/record"
+	"github.com/weftnet/weft/internal/cni/scratch"
+	"github.com/weftnet/weft/internal/host/journal"
+)
+
+// drainTimeout is how long GC waits for running ADDs before it leaves the networks alone.
+const drainTimeout = 5 * time.Second
+
+// gc undoes the sandboxes that the runtime no longer lists, then has every network
+// release what no living attachment of that conf name holds. A network's list is
+// taken over all records, whatever NAD or conf version they came from, and all
+// Multus scratch files: two NADs with one conf name share their plugins' state.
+func (h *hands) gc(ctx context.Context) ([]byte, error) {
+	if err := h.configure(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, gcTimeout)
+	defer cancel()
+	if err := h.open(); err != nil {
+		return nil, err
+	}
+	valid := map[netconf.ValidAttachment]bool{}
+	for _, v := range h.conf.ValidAttachments {
+		valid[v] = true
+	}
+	nets := networks{}
+	if p, err := h.ownNetworks(ctx); err != nil {
+		h.log.Warn("GC goes on without the cluster network: " + err.Error())
+	} else if p != nil {
+		for _, a := range p.Attachments {
+			nets.add(a.Conf)
+		}
+	}
+	faults := []error{h.gcRecords(ctx, valid, nets), h.gcScratch(ctx, valid)}
+	faults = append(faults, h.gcNetworks(ctx, nets))
+	return nil, errors.Join(faults...)
+}
+
+// gcRecords undoes the records that are not in the runtime's list, unless their ADD
+// is still running, and collects the networks of all.
+func (h *hands) gcRecords(ctx context.Context, valid map[netconf.ValidAttachment]bool, nets networks) error {
+	keys, err := h.store.Keys()
+	if err != nil {
+		return stateFault("", err)
+	}
+	var faults []error
+	for _, key := range keys {
+		st, err := h.store.Read(key)
+		if err != nil {
+			faults = append(faults, h.gcUnreadable(ctx, key, err))
+			continue
+		}
+		if len(st.Intents) == 0 {
+			faults = append(faults, h.gcOne(ctx, key))
+			continue
+		}
+		s, err := record.Decode(st, h.boot)
+		if err != nil {
+			faults = append(faults, stateFault(key, err))
+			continue
+		}
+		for _, a := range s.Attachments {
+			nets.add(a.Conf)
+		}
+		sb := s.Body.Sandbox
+		if !valid[netconf.ValidAttachment{ContainerID: sb.ContainerID, IfName: sb.IfName}] {
+			faults = append(faults, h.gcOne(ctx, key))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// gcUnreadable moves a corrupt record to quarantine; one of a newer version is left alone.
+func (h *hands) gcUnreadable(ctx context.Context, key journal.Key, err error) error {
+	if errors.Is(err, journal.ErrNewer) {
+		h.log.Warn(err.Error())
+		return nil
+	}
+	if _, ok := errors.AsType[*journal.CorruptError](err); ok {
+		return h.gcOne(ctx, key)
+	}
+	return stateFault(key, err)
+}
+
+// gcOne undoes and forgets one record. One that a living call holds is left to it.
+func (h *hands) gcOne(ctx context.Context, key journal.Key) error {
+	rec, err := h.takeIdle(ctx, key)
+	if errors.Is(err, journal.ErrBusy) {
+		h.log.Debug("GC leaves sandbox " + string(key) + " to the call that holds it")
+		return nil
+	}
+	if err != nil || rec == nil {
+		return err
+	}
+	defer rec.Close() //nolint:errcheck // an empty record is removed, another one is left
+	if len(rec.State().Intents) == 0 {
+		return nil
+	}
+	return h.undoRecord(ctx, rec)
+}
+
+// takeIdle locks a record that no living call holds; nil when there is none (any more).
+func (h *hands) takeIdle(ctx context.Context, key journal.Key) (*journal.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*busyProbe)
+	defer cancel()
+	rec, _, err := h.find(ctx, key)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return rec, err
+}
+
+// undoRecord undoes and forgets a record whatever call this is.
+func (h *hands) undoRecord(ctx context.Context, rec *journal.Record) error {
+	s, err := decode(rec, h.boot)
+	if err != nil {
+		return err
+	}
+	lane, err := h.lane(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer lane.Close() //nolint:errcheck // only its lock matters
+	t := &task{hands: h, rec: rec, lane: lane}
+	if err := t.undoAll(ctx, s); err != nil {
+		return fmt.Errorf("sandbox %s: %w", rec.Key(), err)
+	}
+	return nil
+}
+
+// gcScratch undoes what Multus attached for sandboxes that the runtime no longer lists.
+func (h *hands) gcScratch(ctx context.Context, valid map[netconf.ValidAttachment]bool) error {
+	ids, err := scratch.List(h.conf.CNIDir)
+	if err != nil {
+		h.log.Warn("Multus scratch directory: " + err.Error())
+		return nil
+	}
+	var faults []error
+	for _, id := range ids {
+		if slices.ContainsFunc(h.conf.ValidAttachments, func(v netconf.ValidAttachment) bool { return v.ContainerID == id }) {
+			continue
+		}
+		faults = append(faults, h.gcOneScratch(ctx, id))
+	}
+	return errors.Join(faults...)
+}
+
+func (h *hands) gcOneScratch(ctx context.Context, id string) error {
+	asked := h.req.sandbox
+	defer func() { h.req.sandbox = asked }()
+	h.req.sandbox = plan.Sandbox{ContainerID: id, IfName: defaultIfName, Path: asked.Path}
+	rec, corrupt, err := h.acquire(ctx, h.key())
+	if err != nil || corrupt {
+		return err
+	}
+	defer rec.Close() //nolint:errcheck // an empty record is removed, another one is left
+	if err := h.takeOver(rec); err != nil || len(rec.State().Intents) == 0 {
+		return err
+	}
+	return h.undoRecord(ctx, rec)
+}
+
+// defaultIfName is the pod network's interface, where only Multus' file remembers it
+// and that file does not.
+const defaultIfName = "eth0"
+
+// gcNetworks gives every network the list of what lives under its conf name. No ADD
+// runs meanwhile: an address that one just took would be in no list yet.
+func (h *hands) gcNetworks(ctx context.Context, nets networks) error {
+	gate, err := h.shutGate(ctx)
+	if err != nil {
+		return err
+	}
+	defer gate.Close() //nolint:errcheck // only its lock matters
+	live, err := h.liveByName()
+	if err != nil {
+		return err
+	}
+	lane, err := h.lane(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer lane.Close() //nolint:errcheck // only its lock matters
+	var faults []error
+	for _, n := range nets.sorted() {
+		call := chain.Call{Network: n, Path: h.path(), Inherit: []*os.File{lane}}
+		if err := h.runner.GC(ctx, call, live[n.Name]); err != nil {
+			faults = append(faults, fmt.Errorf("network %s: %w", n.Name, err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// liveByName lists the attachments of every record and scratch file by conf name.
+func (h *hands) liveByName() (map[string][]netconf.ValidAttachment, error) {
+	live := map[string][]netconf.ValidAttachment{}
+	keys, err := h.store.Keys()
+	if err != nil {
+		return nil, stateFault("", err)
+	}
+	for _, key := range keys {
+		st, err := h.store.Read(key)
+		if err != nil {
+			// What it holds is not known, so nothing may be released.
+			return nil, stateFault(key, err)
+		}
+		if len(st.Intents) == 0 {
+			continue
+		}
+		s, err := record.Decode(st, h.boot)
+		if err != nil {
+			return nil, stateFault(key, err)
+		}
+		for _, a := range s.Attachments {
+			if !a.Undone {
+				live[a.Conf.Name] = append(live[a.Conf.Name], netconf.ValidAttachment{ContainerID: s.Body.Sandbox.ContainerID, IfName: a.IfName})
+			}
+		}
+	}
+	ids, err := scratch.List(h.conf.CNIDir)
+	if err != nil {
+		return nil, stateFault("", err)
+	}
+	for _, id := range ids {
+		found, err := scratch.Load(h.conf.CNIDir, id, defaultIfName)
+		if err != nil {
+			return nil, stateFault(journal.Key(id), err)
+		}
+		for _, a := range found {
+			live[a.Conf.Name] = append(live[a.Conf.Name], netconf.ValidAttachment{ContainerID: id, IfName: a.IfName})
+		}
+	}
+	return live, nil
+}
+
+// networks is a set of networks by name and exact configuration.
+type networks map[string]netconf.Network
+
+func (n networks) add(conf netconf.Network) {
+	key := conf.Name + "\x00" + conf.CNIVersion
+	for _, p := range conf.Plugins {
+		key += "\x00" + string(p.Conf)
+	}
+	n[key] = conf
+}
+
+func (n networks) sorted() []netconf.Network {
+	keys := make([]string, 0, len(n))
+	for k := range n {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	out := make([]netconf.Network, 0, len(keys))
+	for _, k := range keys {
+		out = append(out, n[k])
+	}
+	return out
+}
+
+// The gate keeps GC's lists true: an ADD holds it shared from its intent to its
+// answer, GC alone. A second file is the turnstile in front of it, so that a steady
+// stream of ADDs cannot keep a GC out. The kernel lets go of both when a process dies.
+func (h *hands) enterGate(ctx context.Context) (*os.File, error) {
+	turnstile, err := h.flock(ctx, "gc.turnstile", syscall.LOCK_SH)
+	if err != nil {
+		return nil, err
+	}
+	defer turnstile.Close() //nolint:errcheck // only its lock matters
+	return h.flock(ctx, "gc.gate", syscall.LOCK_SH)
+}
+
+func (h *hands) shutGate(ctx context.Context) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
+	defer cancel()
+	turnstile, err := h.flock(ctx, "gc.turnstile", syscall.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	defer turnstile.Close() //nolint:errcheck // only its lock matters
+	return h.flock(ctx, "gc.gate", syscall.LOCK_EX)
+}
+
+func (h *hands) flock(ctx context.Context, name string, how int) (*os.File, error) {
+	path := filepath.Join(h.conf.StateDir, name)
+	file, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, &fault.Fault{Code: fault.State, Object: "stateDir " + h.conf.StateDir, Text: err.Error(), Err: err}
+	}
+	const first, most = time.Millisecond, 50 * time.Millisecond
+	for wait := first; ; wait = min(2*wait, most) {
+		err := syscall.Flock(int(file.Fd()), how|syscall.LOCK_NB)
+		if err == nil {
+			return file, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			_ = file.Close()
+			return nil, &fault.Fault{Code: fault.State, Object: "file " + path, Text: err.Error(), Err: err}
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			_ = file.Close()
+			return nil, fault.New(fault.TryLater, "file "+path, "", "other calls hold it: %v", context.Cause(ctx))
+		}
+	}
+}

@@ -1,0 +1,224 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/weftnet/weft/internal/cni/chain"
+	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/netconf"
+	"github.com/weftnet/weft/internal/cni/record"
+	"github.com/weftnet/weft/internal/host/journal"
+	"github.com/weftnet/weft/internal/host/lanes"
+)
+
+// Deadlines of the verbs (architecture 4.1); ADD's is the conf's timeout.
+const (
+	delTimeout    = 45 * time.Second
+	checkTimeout  = 45 * time.Second
+	gcTimeout     = 45 * time.Second
+	statusTimeout = 1 * time.Second
+	// undoTimeout is what undoing a failed ADD may take beyond the ADD's own deadline.
+	undoTimeout = 45 * time.Second
+	// busyProbe is how long a locked record is waited for before its holder is looked at.
+	busyProbe = 100 * time.Millisecond
+	// endTimeout is what ending an abandoned delegate may take.
+	endTimeout = 5 * time.Second
+)
+
+// hands is one call of weft-cni.
+type hands struct {
+	proc Process
+	req  request
+	conf *netconf.Conf
+	log  *logger
+
+	store  *journal.Store
+	sweep  *journal.Sweep
+	runner *chain.Runner
+	boot   string
+}
+
+func newHands(p Process, req request) *hands {
+	return &hands{
+		proc:   p,
+		req:    req,
+		log:    newLogger(p.Stderr, req),
+		runner: chain.New(p.Stderr, p.Environ),
+		boot:   journal.BootID(),
+	}
+}
+
+func (h *hands) close() { h.log.close() }
+
+// configure reads the conf. Its warnings are told, its faults returned.
+func (h *hands) configure() error {
+	conf, warnings, err := netconf.Parse(h.req.stdin)
+	if conf != nil {
+		h.conf = conf
+		h.log.configure(conf.Log)
+	}
+	h.log.warnings(warnings)
+	return err
+}
+
+// open opens the journal, making its directories.
+func (h *hands) open() error {
+	store, err := journal.Open(filepath.Join(h.conf.StateDir, "attachments"), record.Kind)
+	if err != nil {
+		return &fault.Fault{Code: fault.State, Object: "stateDir " + h.conf.StateDir, Text: err.Error(), Err: err}
+	}
+	h.store = store
+	h.sweep = journal.OpenSweep(h.conf.StateDir)
+	return nil
+}
+
+// key is the journal key of this call.
+func (h *hands) key() journal.Key {
+	return journal.Key(h.req.sandbox.ContainerID + "-" + h.req.sandbox.IfName)
+}
+
+// path is where delegates are looked up: a binDir that was written goes first, the
+// runtime's CNI_PATH next.
+func (h *hands) path() string {
+	if h.conf.BinDir == "" {
+		return h.req.sandbox.Path
+	}
+	return h.conf.BinDir + string(filepath.ListSeparator) + h.req.sandbox.Path
+}
+
+// acquire locks the record of a key, an empty one when there is none.
+func (h *hands) acquire(ctx context.Context, key journal.Key) (rec *journal.Record, corrupt bool, err error) {
+	return h.lock(ctx, key, h.store.Acquire)
+}
+
+// find locks the record of a key; fs.ErrNotExist when there is none.
+func (h *hands) find(ctx context.Context, key journal.Key) (rec *journal.Record, corrupt bool, err error) {
+	return h.lock(ctx, key, func(ctx context.Context, key journal.Key) (*journal.Record, error) {
+		rec, err := h.store.TryAcquire(key)
+		if errors.Is(err, journal.ErrBusy) {
+			<-ctx.Done()
+		}
+		return rec, err
+	})
+}
+
+// lock takes a record's lock. When a delegate whose weft-cni was killed holds it, that
+// delegate is ended first. A corrupt record is told and was moved to quarantine: what
+// its good lines plan becomes the new record, all of it attempted; with no good lines
+// the record is empty and corrupt is true.
+func (h *hands) lock(ctx context.Context, key journal.Key,
+	take func(context.Context, journal.Key) (*journal.Record, error),
+) (rec *journal.Record, corrupt bool, err error) {
+	for {
+		probe, cancel := context.WithTimeout(ctx, busyProbe)
+		rec, err = take(probe, key)
+		cancel()
+		if bad, ok := errors.AsType[*journal.CorruptError](err); ok && rec != nil {
+			h.log.Warn(bad.Error())
+			corrupt, err = h.restore(rec, bad.State)
+			return rec, corrupt, err
+		}
+		if !errors.Is(err, journal.ErrBusy) {
+			return rec, false, stateFault(key, err)
+		}
+		if ctx.Err() != nil {
+			return nil, false, &fault.Fault{Code: fault.TryLater, Object: "sandbox " + string(key),
+				Text: "another call on it is still running", Err: journal.ErrBusy}
+		}
+		if err := h.endAbandoned(ctx, key); err != nil {
+			return nil, false, err
+		}
+	}
+}
+
+// restore begins a record anew with what is known of a corrupt one.
+func (h *hands) restore(rec *journal.Record, st journal.State) (corrupt bool, err error) {
+	if len(st.Intents) == 0 {
+		return true, nil
+	}
+	in := st.Intents[len(st.Intents)-1]
+	in.Boot = "unknown" // no boot of ours, so that everything planned counts as attempted
+	if err := rec.Begin(in); err != nil {
+		return false, errors.Join(stateFault(rec.Key(), err), rec.Close())
+	}
+	for _, p := range st.Phases {
+		if err := rec.Append(p); err != nil {
+			return false, errors.Join(stateFault(rec.Key(), err), rec.Close())
+		}
+	}
+	return false, nil
+}
+
+func stateFault(key journal.Key, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fault.Fault{Code: fault.State, Object: "record " + string(key), Text: err.Error(), Err: err}
+}
+
+// endAbandoned ends what holds a record's lock when none of it is Weft itself.
+func (h *hands) endAbandoned(ctx context.Context, key journal.Key) error {
+	file, st, err := h.store.Peek(key)
+	if file == nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return stateFault(key, err)
+	}
+	defer file.Close() //nolint:errcheck // opened for reading
+	holders, err := journal.Holders(file)
+	if err != nil {
+		return stateFault(key, err)
+	}
+	if len(holders) == 0 || slices.ContainsFunc(holders, func(p journal.Holder) bool { return !p.Inherited }) {
+		return nil
+	}
+	h.log.Warn(fmt.Sprintf("sandbox %s: ending %d process(es) that a killed weft-cni left behind", key, len(holders)))
+	var group chain.Group
+	if p, ok := st.LastStarted(); ok {
+		group = chain.Group{ID: p.Group, Start: p.Start}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	return stateFault(key, chain.EndGroup(ctx, group, file))
+}
+
+// lane waits for the right to run delegates.
+func (h *hands) lane(ctx context.Context, urgent bool) (*os.File, error) {
+	l, err := lanes.Open(h.conf.StateDir, h.conf.DelegateLimit)
+	if err != nil {
+		return nil, &fault.Fault{Code: fault.State, Object: "stateDir " + h.conf.StateDir, Text: err.Error(), Err: err}
+	}
+	file, err := l.Take(ctx, urgent)
+	if err != nil && ctx.Err() != nil {
+		return nil, fault.New(fault.TryLater, "delegateLimit", "", "no lane became free in time: %v", err)
+	}
+	return file, err
+}
+
+// netnsID identifies a network namespace file, "" when there is none.
+func netnsID(path string) string {
+	if path == "" {
+		return ""
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+}

@@ -1,0 +1,237 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/weftnet/weft/internal/cni/chain"
+	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/hostfiles"
+	"github.com/weftnet/weft/internal/cni/netconf"
+	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/cni/wire"
+	"github.com/weftnet/weft/internal/host/journal"
+)
+
+// podAnnotations is the capability under which containerd and CRI-O hand a pod's
+// annotations to a plugin.
+const podAnnotations = "io.kubernetes.cri.pod-annotations"
+
+const plannerBinary = "weft-planner"
+
+// errNoKubernetes: nothing in the conf leads to pods and NADs.
+var errNoKubernetes = errors.New("no planner is configured")
+
+// plan gets the plan of this call: by the hands themselves for a pod that asks for
+// nothing extra (agent mode only), else from the planner; without one, the conf's own
+// delegates and nothing else.
+func (h *hands) plan(ctx context.Context) (*plan.Plan, error) {
+	annotations := h.annotations()
+	if h.conf.Manifests == "" && h.conf.AgentSocketSet {
+		if p := h.planAlone(annotations); p != nil {
+			return p, nil
+		}
+	}
+	client, err := h.planner(ctx)
+	if errors.Is(err, errNoKubernetes) {
+		return h.planLocally(plan.Input{Sandbox: h.req.sandbox})
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close() //nolint:errcheck // the answer is there, or its error is
+	req := wire.PlanRequest{Conf: h.req.stdin, Sandbox: h.req.sandbox, Annotations: annotations}
+	return client.Plan(ctx, req, h.files())
+}
+
+// planner connects to who plans for this conf (architecture 4.1): weft-planner for
+// manifests; else the agent; else, when no agent listens, weft-planner for a
+// kubeconfig. An agentSocket that was written admits no other than the agent.
+func (h *hands) planner(ctx context.Context) (*wire.Client, error) {
+	if h.conf.Manifests != "" {
+		return h.spawn(ctx)
+	}
+	client, err := wire.Dial(ctx, h.conf.AgentSocket)
+	switch {
+	case err == nil:
+		return client, nil
+	case h.conf.AgentSocketSet:
+		return nil, &fault.Fault{Code: fault.TryLater, Object: "agentSocket " + h.conf.AgentSocket,
+			Text: "the node's agent does not answer, and this pod needs it: " + err.Error(), Err: err}
+	case h.conf.Kubeconfig != "":
+		return h.spawn(ctx)
+	default:
+		return nil, errNoKubernetes
+	}
+}
+
+func (h *hands) spawn(ctx context.Context) (*wire.Client, error) {
+	binary, err := chain.Find(plannerBinary, h.path())
+	if err != nil {
+		return nil, &fault.Fault{Code: fault.Config, Object: plannerBinary,
+			Text: "needed for manifests and kubeconfig, but not in CNI_PATH or binDir", Err: err}
+	}
+	return wire.Spawn(ctx, binary, h.proc.Stderr)
+}
+
+// annotations are those that the runtime handed over, nil when it handed over none.
+func (h *hands) annotations() map[string]string {
+	raw, ok := h.conf.RuntimeConfig[podAnnotations]
+	if !ok {
+		return nil
+	}
+	out := map[string]string{}
+	if err := json.Unmarshal(raw, &out); err != nil {
+		h.log.Warn("runtimeConfig." + podAnnotations + ": " + err.Error())
+		return nil
+	}
+	return out
+}
+
+// files reads what a planner needs, remembering where the cluster network's file is.
+func (h *hands) files() func(plan.Need) plan.File {
+	var cluster string
+	return func(need plan.Need) plan.File {
+		f := hostfiles.Read(h.conf, need, cluster)
+		h.log.warnings(f.Warnings)
+		if f.Found && h.conf.ClusterNetwork != "" && strings.HasSuffix(string(need), "/"+strings.TrimPrefix(h.conf.ClusterNetwork, "/")) {
+			cluster = f.Path
+		}
+		return f
+	}
+}
+
+// planAlone makes the plan with what the hands know, nil when that is not enough.
+// Faults are left to the agent as well: it can tell the pod's owner by an event.
+func (h *hands) planAlone(annotations map[string]string) *plan.Plan {
+	if annotations == nil {
+		return nil
+	}
+	args := argPairs(h.req.sandbox.Args)
+	pod := &plan.Pod{
+		Namespace:   args["K8S_POD_NAMESPACE"],
+		Name:        args["K8S_POD_NAME"],
+		UID:         args["K8S_POD_UID"],
+		Annotations: annotations,
+	}
+	if pod.Name == "" || h.hasPreparedDevices(pod.UID) {
+		return nil
+	}
+	p, err := h.planLocally(plan.Input{Sandbox: h.req.sandbox, Pod: pod})
+	if err != nil {
+		return nil
+	}
+	return p
+}
+
+var errMore = errors.New("the plan needs the agent")
+
+// planLocally plans from the host's files alone; errMore when NADs or devices are needed.
+func (h *hands) planLocally(in plan.Input) (*plan.Plan, error) {
+	in.Conf, in.Files = h.conf, map[plan.Need]plan.File{}
+	read := h.files()
+	for {
+		out, err := plan.Make(in)
+		switch {
+		case err != nil:
+			return nil, err
+		case out.Plan != nil:
+			return out.Plan, nil
+		case len(out.NeedNADs) > 0 || out.NeedDevices || len(out.NeedFiles) == 0:
+			return nil, errMore
+		}
+		for _, need := range out.NeedFiles {
+			in.Files[need] = read(need)
+		}
+	}
+}
+
+// hasPreparedDevices reports whether a DRA device may be prepared for the pod: a
+// record of its UID, or one without a UID (a claim that pods share). What cannot be
+// read counts as one.
+func (h *hands) hasPreparedDevices(podUID string) bool {
+	dir := filepath.Join(h.conf.StateDir, "devices")
+	keys, err := journal.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	if err != nil {
+		return true
+	}
+	for _, key := range keys {
+		uid, err := journal.PodUID(dir, key)
+		if err != nil || uid == "" || uid == podUID {
+			return true
+		}
+	}
+	return false
+}
+
+// ownNetworks is the plan of the conf's own networks, without any pod. nil: only
+// Kubernetes knows them, and what would ask it is away.
+func (h *hands) ownNetworks(ctx context.Context) (*plan.Plan, error) {
+	in := plan.Input{
+		Sandbox: plan.Sandbox{ContainerID: "node", IfName: defaultIfName, Path: h.req.sandbox.Path},
+		LookUp:  h.conf.Manifests != "" || h.conf.AgentSocketSet || h.conf.Kubeconfig != "",
+	}
+	p, err := h.planLocally(in)
+	if !errors.Is(err, errMore) {
+		return p, err
+	}
+	client, err := h.planner(ctx)
+	if err == nil {
+		defer client.Close() //nolint:errcheck // the answer is there, or its error is
+		p, err = client.Plan(ctx, wire.PlanRequest{Conf: h.req.stdin, Sandbox: in.Sandbox}, h.files())
+	}
+	if f, ok := errors.AsType[*fault.Fault](err); ok && f.Code == fault.TryLater {
+		h.log.Debug(err.Error())
+		return nil, nil
+	}
+	return p, err
+}
+
+// checkBinaries is the last check before the first delegate runs: every plugin of
+// the plan is an executable of CNI_PATH. All that are missing are named.
+func (h *hands) checkBinaries(p *plan.Plan) error {
+	var faults []error
+	seen := map[string]bool{}
+	for _, a := range p.Attachments {
+		for i, plugin := range a.Conf.Plugins {
+			if seen[plugin.Type] {
+				continue
+			}
+			seen[plugin.Type] = true
+			if _, err := chain.Find(plugin.Type, h.path()); err != nil {
+				faults = append(faults, &fault.Fault{Code: fault.Config, Object: "network " + a.Network,
+					Field: pluginField(a.Conf, i), Text: err.Error(), Err: err})
+			}
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func pluginField(n netconf.Network, i int) string {
+	if len(n.Plugins) == 1 {
+		return "type"
+	}
+	return fmt.Sprintf("plugins[%d].type", i)
+}
+
+// argPairs reads CNI_ARGS leniently: the planner is the one who refuses.
+func argPairs(args string) map[string]string {
+	out := map[string]string{}
+	for pair := range strings.SplitSeq(args, ";") {
+		if k, v, ok := strings.Cut(pair, "="); ok {
+			out[k] = v
+		}
+	}
+	return out
+}

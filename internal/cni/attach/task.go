@@ -1,0 +1,207 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/weftnet/weft/internal/cni/chain"
+	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/cni/record"
+	"github.com/weftnet/weft/internal/cni/results"
+	"github.com/weftnet/weft/internal/host/journal"
+	"github.com/weftnet/weft/internal/host/kernel"
+)
+
+// task runs delegates under one record's lock and one lane.
+type task struct {
+	*hands
+	rec  *journal.Record
+	lane *os.File
+	// ofRuntime: the runtime said DEL of this very record.
+	ofRuntime bool
+}
+
+// attachAll runs the ADD of every attachment in plan order and sets the default
+// routes that were asked for. It returns the printed result.
+func (t *task) attachAll(ctx context.Context, p *plan.Plan) ([]byte, error) {
+	made := make([]*results.Result, len(p.Attachments))
+	for i, a := range p.Attachments {
+		if err := t.append(journal.Phase{Phase: journal.Attempting, Item: i}); err != nil {
+			return nil, err
+		}
+		raw, err := t.runner.Add(ctx, t.call(i, a, t.seed(a)))
+		if err != nil {
+			return nil, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err)
+		}
+		if made[i], err = results.Parse(raw, a.Conf.CNIVersion); err != nil {
+			return nil, &fault.Fault{Code: fault.Result, Object: "network " + a.Network, Text: err.Error(), Err: err}
+		}
+		if err := t.append(journal.Phase{Phase: journal.Done, Item: i, Result: raw}); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.routes(p, made); err != nil {
+		return nil, err
+	}
+	if err := t.append(journal.Phase{Phase: journal.Done, Item: journal.WholeCall}); err != nil {
+		return nil, err
+	}
+	s, err := decode(t.rec, t.boot)
+	if err != nil {
+		return nil, err
+	}
+	return t.encode(s.Attachments[0])
+}
+
+// seed is what a chain starts from: an auxiliary chain's plugins expect a result
+// before them, and there is none.
+func (t *task) seed(a plan.Attachment) []byte {
+	if !a.Auxiliary {
+		return nil
+	}
+	return results.Empty(a.Conf.CNIVersion)
+}
+
+func (t *task) append(p journal.Phase) error {
+	return stateFault(t.rec.Key(), t.rec.Append(p))
+}
+
+// call is the chain call of attachment i. What the record says of the sandbox is
+// used rather than what this call's environment says: DEL may come with another
+// CNI_PATH, or none of the namespace.
+func (t *task) call(i int, a plan.Attachment, prev []byte) chain.Call {
+	return chain.Call{
+		Network:       a.Conf,
+		RuntimeConfig: a.RuntimeConfig,
+		ContainerID:   t.req.sandbox.ContainerID,
+		Netns:         t.req.sandbox.Netns,
+		IfName:        a.IfName,
+		Args:          a.Args,
+		Path:          t.path(),
+		PrevResult:    prev,
+		Inherit:       []*os.File{t.rec.LockFile(), t.lane},
+		Started: func(plugin int, g chain.Group) {
+			// Without this line DEL still finds the group by its lock, so a write
+			// that fails here is told by the next one.
+			_ = t.rec.Append(journal.Phase{Phase: journal.Started, Item: i, Plugin: plugin, Group: g.ID, Start: g.Start})
+		},
+	}
+}
+
+// routes sets and verifies the default routes that were asked for, and records
+// results that say so.
+func (t *task) routes(p *plan.Plan, made []*results.Result) error {
+	asked := false
+	for _, a := range p.Attachments {
+		asked = asked || len(a.Gateways) > 0
+	}
+	if !asked {
+		return nil
+	}
+	ns, err := kernel.OpenNetns(t.req.sandbox.Netns)
+	if err != nil {
+		return &fault.Fault{Code: fault.Routes, Object: "namespace " + t.req.sandbox.Netns, Text: err.Error(), Err: err}
+	}
+	defer ns.Close() //nolint:errcheck // sockets of a process about to end
+	for _, a := range p.Attachments {
+		for _, gw := range a.Gateways {
+			if err := ns.SetDefaultRoute(a.IfName, gw); err != nil {
+				return &fault.Fault{Code: fault.Routes, Object: "network " + a.Network, Field: "default-route " + gw.String(),
+					Text: err.Error(), Err: err}
+			}
+		}
+	}
+	results.EditDefaultRoutes(made, *p)
+	for i, r := range made {
+		raw, err := r.Encode(p.Attachments[i].Conf.CNIVersion)
+		if err != nil {
+			return &fault.Fault{Code: fault.Result, Object: "network " + p.Attachments[i].Network, Text: err.Error(), Err: err}
+		}
+		if err := t.append(journal.Phase{Phase: journal.Done, Item: i, Result: raw}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// undoAfter undoes a failed ADD with time of its own, and returns the ADD's error.
+// What could not be undone stays in the record, for the runtime's DEL and the sweep.
+func (t *task) undoAfter(ctx context.Context, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	s, err := decode(t.rec, t.boot)
+	if err == nil {
+		err = t.undoAll(ctx, s)
+	}
+	if err == nil {
+		return cause
+	}
+	t.log.Warn("undo: " + err.Error())
+	t.markForSweep(t.rec.Key())
+	return cause
+}
+
+// undoAll undoes a record and forgets it when everything succeeded.
+func (t *task) undoAll(ctx context.Context, s *record.Sandbox) error {
+	if err := t.undoEach(ctx, s); err != nil {
+		return err
+	}
+	if err := t.rec.Forget(); err != nil {
+		return stateFault(t.rec.Key(), err)
+	}
+	t.removeScratch(s)
+	return nil
+}
+
+// undoEach runs the DEL of every attachment that may exist, last first. One that fails
+// does not stop the others. A full disk must not keep a pod from being deleted: then
+// undoing goes on unrecorded, and is repeated if it is interrupted.
+func (t *task) undoEach(ctx context.Context, s *record.Sandbox) error {
+	t.try(record.UndoPhase(t.ofRuntime))
+	var failed []error
+	for i := len(s.Attachments) - 1; i >= 0; i-- {
+		a := &s.Attachments[i]
+		if !a.Pending() {
+			continue
+		}
+		t.try(journal.Phase{Phase: journal.Undoing, Item: i})
+		if err := t.runner.Del(ctx, t.undoCall(i, s, a)); err != nil {
+			failed = append(failed, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err))
+			continue
+		}
+		a.Undone = true
+		t.try(journal.Phase{Phase: journal.Undone, Item: i})
+	}
+	return errors.Join(failed...)
+}
+
+// try appends a phase whose loss does no more than repeat work.
+func (t *task) try(p journal.Phase) {
+	if err := t.append(p); err != nil {
+		t.log.Warn(err.Error())
+	}
+}
+
+// undoCall is the DEL of a recorded attachment, from the record alone. A namespace
+// that is gone, or is another one by now, is given as none.
+func (t *task) undoCall(i int, s *record.Sandbox, a *record.Attachment) chain.Call {
+	call := t.call(i, a.Attachment, a.Result)
+	if a.Result == nil {
+		call.PrevResult = t.seed(a.Attachment)
+	}
+	call.ContainerID = s.Body.Sandbox.ContainerID
+	call.Netns = s.Body.Sandbox.Netns
+	if id := netnsID(call.Netns); id == "" || (s.Body.NetnsID != "" && id != s.Body.NetnsID) {
+		call.Netns = ""
+	}
+	if s.Body.Sandbox.Path != "" {
+		call.Path = s.Body.Sandbox.Path + string(os.PathListSeparator) + t.path()
+	}
+	return call
+}

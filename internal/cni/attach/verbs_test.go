@@ -1,0 +1,232 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package attach_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestVersion(t *testing.T) {
+	r := newRig(t)
+	var v struct{ SupportedVersions []string }
+	if err := json.Unmarshal([]byte(r.ok("VERSION")), &v); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}; !slices.Equal(v.SupportedVersions, want) {
+		t.Errorf("versions %v, want %v", v.SupportedVersions, want)
+	}
+}
+
+// B61: every attachment is checked, those too old for CHECK are skipped.
+func TestCheck(t *testing.T) {
+	r := newRig(t)
+	r.nad("default", "old", r.delegate("netf", "cniVersion", "0.3.1"))
+	r.nad("default", "neta", r.delegate("pb", "cniVersion", "1.0.0", "result", result("1.0.0", "10.2.0.2/24")))
+	r.pod(networks, "neta,old,other/netb")
+	r.fails(3, "cid1", "CHECK")
+	if _, err := os.Stat(r.record()); err == nil {
+		t.Error("CHECK left a record")
+	}
+	r.ok("ADD")
+	r.calls()
+	r.ok("CHECK")
+	if e := r.started()[1]; !strings.Contains(e.Stdin, `10.2.0.2/24`) {
+		t.Errorf("CHECK without prevResult: %s", e.Stdin)
+	}
+	r.wantCalls("pa CHECK eth0", "pb CHECK net1", "pc CHECK net3")
+}
+
+// All that is wrong is told, with the code of the first.
+func TestCheckTellsAll(t *testing.T) {
+	r := newRig(t)
+	bad := func(kind, msg string, code int) any {
+		return r.delegate(kind, "cniVersion", "1.0.0", "fail", map[string]any{"CHECK": map[string]any{"code": code, "msg": msg}})
+	}
+	r.nad("default", "neta", bad("pb", "address is gone", 102))
+	r.nad("other", "netb", bad("pc", "link is down", 103))
+	r.pod(networks, "neta,other/netb")
+	r.ok("ADD")
+	e := r.fails(102, "address is gone", "CHECK")
+	if !strings.Contains(e.Msg, "link is down") {
+		t.Errorf("only %q", e.Msg)
+	}
+}
+
+// B62, and what STATUS of the primary says.
+func TestStatus(t *testing.T) {
+	status := func(r *rig, d map[string]any) {
+		r.conf["cniVersion"] = "1.1.0"
+		d["cniVersion"], d["name"] = "1.1.0", "defnet"
+		r.conf["delegates"] = []any{d}
+	}
+	t.Run("passes through", func(t *testing.T) {
+		r := newRig(t)
+		status(r, r.delegate("pa", "fail", map[string]any{"STATUS": map[string]any{"code": 51, "msg": "few addresses"}}))
+		r.fails(51, "few addresses", "STATUS")
+		r.wantCalls("pa STATUS ")
+		status(r, r.delegate("pa"))
+		r.ok("STATUS")
+		r.wantCalls("pa STATUS ")
+		r.wantClean()
+	})
+	t.Run("too old for STATUS", func(t *testing.T) {
+		r := newRig(t)
+		r.conf["cniVersion"] = "1.1.0"
+		r.ok("STATUS")
+		r.wantCalls()
+	})
+	t.Run("missing plugin", func(t *testing.T) {
+		r := newRig(t)
+		status(r, r.delegate("nosuch"))
+		r.fails(50, "nosuch", "STATUS")
+	})
+	t.Run("cluster network names nothing", func(t *testing.T) {
+		r := newRig(t)
+		status(r, r.delegate("pa"))
+		r.conf["clusterNetwork"] = "nothing"
+		r.fails(50, "nothing", "STATUS")
+		r.conf["clusterNetwork"] = filepath.Join(r.dir, "gone.conflist")
+		r.fails(50, "gone.conflist", "STATUS")
+		r.write(filepath.Join(r.dir, "broken.conflist"), `{"cniVersion":`)
+		r.conf["clusterNetwork"] = filepath.Join(r.dir, "broken.conflist")
+		r.fails(50, "broken.conflist", "STATUS")
+	})
+	t.Run("readiness file", func(t *testing.T) {
+		r := newRig(t)
+		status(r, r.delegate("pa"))
+		r.conf["readinessindicatorfile"] = filepath.Join(r.dir, "ready")
+		start := time.Now()
+		r.fails(50, "ready", "STATUS")
+		if d := time.Since(start); d > 5*time.Second {
+			t.Errorf("STATUS waited %v", d)
+		}
+		r.wantCalls()
+	})
+	t.Run("agent away", func(t *testing.T) {
+		r := newRig(t)
+		status(r, r.delegate("pa"))
+		delete(r.conf, "manifests")
+		r.conf["agentSocket"] = filepath.Join(r.dir, "no.sock")
+		r.ok("STATUS")
+		r.wantCalls("pa STATUS ")
+		r.conf["clusterNetwork"] = "nad-of-the-api"
+		r.ok("STATUS")
+	})
+	t.Run("hangs", func(t *testing.T) {
+		r := newRig(t)
+		status(r, r.delegate("pa", "sleep", map[string]any{"STATUS": "1m"}))
+		start := time.Now()
+		r.fails(50, "defnet", "STATUS")
+		if d := time.Since(start); d > 10*time.Second {
+			t.Errorf("STATUS took %v", d)
+		}
+		if e := r.started()[0]; alive(e.PID) {
+			t.Error("the hanging delegate is still there")
+		}
+	})
+}
+
+// valid is what a delegate's GC was told, as "container/ifname".
+func valid(t *testing.T, stdin string) []string {
+	t.Helper()
+	var conf struct {
+		Valid []struct{ ContainerID, IfName string } `json:"cni.dev/valid-attachments"`
+	}
+	if err := json.Unmarshal([]byte(stdin), &conf); err != nil {
+		t.Fatal(err)
+	}
+	out := []string{}
+	for _, v := range conf.Valid {
+		out = append(out, v.ContainerID+"/"+v.IfName)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// GC undoes what the runtime no longer lists; a network's list is by conf name, over
+// all NADs that share it and every scratch file.
+func TestGC(t *testing.T) {
+	r := newRig(t)
+	r.conf["cniVersion"] = "1.1.0"
+	r.conf["delegates"] = []any{r.delegate("pa", "cniVersion", "1.1.0", "name", "defnet")}
+	r.nad("default", "neta", r.delegate("pb", "cniVersion", "1.1.0", "name", "shared"))
+	r.nad("other", "netb", r.delegate("pc", "cniVersion", "1.1.0", "name", "shared"))
+	r.nad("default", "old", r.delegate("netf", "cniVersion", "1.0.0", "name", "old"))
+	r.pod(networks, "neta,old")
+	r.ok("ADD")
+	r.pod(networks, "other/netb")
+	r.ok("ADD", "CNI_CONTAINERID=cid2")
+	r.ok("ADD", "CNI_CONTAINERID=cid3")
+	scratchConf := r.delegate("pb", "cniVersion", "1.1.0", "name", "shared")
+	r.write(filepath.Join(r.conf["cniDir"].(string), "cid4"), r.json([]any{
+		map[string]any{"Conf": scratchConf, "Name": "x", "Bytes": []byte(r.json(scratchConf)), "ifnameRequest": "m0"},
+	}))
+	r.calls()
+	r.conf["cni.dev/valid-attachments"] = []any{
+		map[string]any{"containerID": "cid1", "ifname": "eth0"},
+		map[string]any{"containerID": "cid2", "ifname": "eth0"},
+		map[string]any{"containerID": "cid4", "ifname": "eth0"},
+	}
+	r.ok("GC")
+	lists := map[string][]string{}
+	var dels []string
+	for _, e := range r.started() {
+		if e.Command == "GC" {
+			lists[e.Type] = valid(t, e.Stdin)
+		} else {
+			dels = append(dels, e.Type+" "+e.Command+" "+e.ContainerID+"/"+e.IfName)
+		}
+	}
+	if want := []string{"pc DEL cid3/net1", "pa DEL cid3/eth0"}; !slices.Equal(dels, want) {
+		t.Errorf("GC ran %v, want %v", dels, want)
+	}
+	shared := []string{"cid1/net1", "cid2/net1", "cid4/m0"}
+	for kind, want := range map[string][]string{"pa": {"cid1/eth0", "cid2/eth0"}, "pb": shared, "pc": shared} {
+		if !slices.Equal(lists[kind], want) {
+			t.Errorf("%s was told %v, want %v", kind, lists[kind], want)
+		}
+	}
+	if _, told := lists["netf"]; told {
+		t.Error("GC of a delegate that is too old for it")
+	}
+	r.calls()
+
+	r.conf["cni.dev/valid-attachments"] = []any{}
+	r.ok("GC")
+	r.wantClean()
+	if left := r.files(r.conf["cniDir"].(string)); len(left) != 0 && !slices.Equal(left, []string{"results"}) {
+		t.Errorf("left of Multus: %v", left)
+	}
+}
+
+// GC leaves an ADD that is running alone, and the networks with it.
+func TestGCWhileAddRuns(t *testing.T) {
+	r := newRig(t)
+	r.conf["cniVersion"] = "1.1.0"
+	r.conf["delegates"] = []any{r.delegate("pa", "cniVersion", "1.1.0", "name", "defnet", "sleep", map[string]any{"ADD": "700ms"})}
+	r.conf["cni.dev/valid-attachments"] = []any{}
+	r.pod()
+	add := r.command("ADD")
+	done := make(chan answer, 1)
+	go func() { done <- r.finish(add) }()
+	r.await("pa runs", func() bool { return len(r.started()) == 1 })
+	r.ok("GC")
+	if a := <-done; a.status != 0 {
+		t.Fatalf("ADD: %s", a.stdout)
+	}
+	for _, e := range r.started() {
+		if e.Command == "DEL" {
+			t.Error("GC undid a running ADD")
+		}
+		if e.Command == "GC" && !slices.Equal(valid(t, e.Stdin), []string{"cid1/eth0"}) {
+			t.Errorf("GC was told %v", valid(t, e.Stdin))
+		}
+	}
+}

@@ -1,0 +1,147 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package record says what the journal's lines mean for CNI attachments: the
+// body of an intent, and the view of one sandbox that intents and phases add up to.
+//
+// It owns the JSON form of Body, which later versions must be able to read:
+// fields are added, never renamed or removed.
+//
+// Invariants: a Sandbox never forgets an attachment whose delegate may have run.
+// What was planned in another boot counts as attempted, since phases are written
+// without waiting for the disk.
+//
+// It must not know files, locks or processes (internal/host/journal does), nor how
+// an attachment is made (internal/cni/chain) or undone (internal/cni/attach).
+//
+// Implements: architecture 4.3; spec/cni.md rules 4 and 5.
+package record
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/host/journal"
+)
+
+// Version is the version of the intent that this package writes.
+const Version = 1
+
+// Kind is the journal kind of an attachment record.
+const Kind = "attachment"
+
+// Body is the body of an intent: everything that undoing needs, so that DEL,
+// CHECK and GC work with no API server, no agent and no network namespace.
+type Body struct {
+	Sandbox plan.Sandbox `json:"sandbox"`
+	// NetnsID identifies the namespace (device and inode of its file), so that
+	// a repeated ADD notices a new namespace under an old path. "" = unknown.
+	NetnsID string `json:"netnsID,omitempty"`
+	// ConfName is the name of Weft's own conf, CNIVersion the version that was asked for.
+	ConfName   string `json:"confName"`
+	CNIVersion string `json:"cniVersion"`
+	// Scratch is the Multus scratch directory that this record was taken over from, "" otherwise.
+	Scratch string    `json:"scratch,omitempty"`
+	Plan    plan.Plan `json:"plan"`
+}
+
+// Attachment is one planned attachment and what has become of it.
+type Attachment struct {
+	plan.Attachment
+	Attempted bool   // a delegate of it may have run
+	Done      bool   // ADD answered with Result
+	Undone    bool   // every plugin answered DEL with success
+	Result    []byte // the chain's last result, with route edits
+}
+
+// Pending reports whether undoing has something to do.
+func (a *Attachment) Pending() bool { return a.Attempted && !a.Undone }
+
+// Sandbox is one record, read.
+type Sandbox struct {
+	Key         journal.Key
+	Boot        string
+	Body        Body
+	Attachments []Attachment
+	// Finished: the whole ADD succeeded and was not begun to be undone.
+	Finished bool
+	// Deletes counts the DEL calls that began on this record.
+	Deletes int
+	// Groups are the process groups of delegates that were started, newest last.
+	Groups []journal.Phase
+}
+
+// Decode reads a record. boot is the running boot's ID. A state without an intent
+// is an error; callers look at State.Empty first.
+func Decode(st journal.State, boot string) (*Sandbox, error) {
+	if len(st.Intents) == 0 {
+		return nil, fmt.Errorf("decode record: no intent")
+	}
+	in := st.Intents[len(st.Intents)-1]
+	s := &Sandbox{Key: in.Key, Boot: in.Boot}
+	if err := json.Unmarshal(in.Body, &s.Body); err != nil {
+		return nil, fmt.Errorf("decode record %s: %w", in.Key, err)
+	}
+	s.Attachments = make([]Attachment, len(s.Body.Plan.Attachments))
+	for i, a := range s.Body.Plan.Attachments {
+		s.Attachments[i] = Attachment{Attachment: a, Attempted: in.Boot != boot}
+	}
+	for _, p := range st.Phases {
+		s.apply(p)
+	}
+	return s, nil
+}
+
+func (s *Sandbox) apply(p journal.Phase) {
+	switch {
+	case p.Phase == journal.Started:
+		s.Groups = append(s.Groups, p)
+	case p.Item == journal.WholeCall && p.Phase == journal.Done:
+		s.Finished = true
+	case p.Item == journal.WholeCall && p.Phase == journal.Undoing:
+		s.Finished = false
+		if string(p.Result) == deleting {
+			s.Deletes++
+		}
+	case p.Item < 0 || p.Item >= len(s.Attachments):
+	default:
+		s.Attachments[p.Item].apply(p)
+	}
+}
+
+func (a *Attachment) apply(p journal.Phase) {
+	switch p.Phase {
+	case journal.Attempting:
+		a.Attempted = true
+	case journal.Done:
+		a.Attempted, a.Done, a.Result = true, true, p.Result
+	case journal.Undoing:
+		a.Done = false
+	case journal.Undone:
+		a.Undone = true
+	}
+}
+
+// deleting marks the phase that a DEL of the runtime begins with, so that those can be counted.
+const deleting = `{"command":"DEL"}`
+
+// UndoPhase is the phase that begins undoing the whole record. ofRuntime: because the
+// runtime said DEL, rather than after a failed ADD, for GC or in the sweep.
+func UndoPhase(ofRuntime bool) journal.Phase {
+	p := journal.Phase{Phase: journal.Undoing, Item: journal.WholeCall}
+	if ofRuntime {
+		p.Result = json.RawMessage(deleting)
+	}
+	return p
+}
+
+// Undone reports whether nothing is left to undo.
+func (s *Sandbox) Undone() bool {
+	for i := range s.Attachments {
+		if s.Attachments[i].Pending() {
+			return false
+		}
+	}
+	return true
+}
