@@ -11,7 +11,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/weftnet/weft/internal/cni/fault"
 )
@@ -25,9 +24,22 @@ type Object struct {
 }
 
 type member struct {
-	name  string
 	key   []byte // as written, quotes included
 	value json.RawMessage
+}
+
+// name is the key as a string. Invalid JSON does not get here.
+func (m member) name() string {
+	s, _ := Decode[string](m.key, "a string")
+	return s
+}
+
+// is compares without making a string, since that is most of what is done to keys.
+func (m member) is(name string) bool {
+	if inner := m.key[1 : len(m.key)-1]; plain(inner) {
+		return string(inner) == name
+	}
+	return m.name() == name
 }
 
 // ParseObject takes one JSON object. b must not change afterwards. The error
@@ -60,18 +72,14 @@ func objectOf(b []byte) (*Object, error) {
 	if len(b) == 0 || b[0] != '{' {
 		return nil, fmt.Errorf("is %s, an object is needed", Kind(b))
 	}
-	o := &Object{raw: b}
+	o := &Object{raw: b, members: make([]member, 0, min(8, len(b)/16+1))}
 	for i := skipSpace(b, 1); b[i] != '}'; i = skipComma(b, i) {
 		end := skipValue(b, i)
-		key := b[i:end]
-		name, err := keyName(key)
-		if err != nil {
-			return nil, err
-		}
+		key := b[i:end:end]
 		i = skipSpace(b, end)
 		i = skipSpace(b, i+1) // the colon
 		end = skipValue(b, i)
-		o.members = append(o.members, member{name: name, key: key, value: b[i:end:end]})
+		o.members = append(o.members, member{key: key, value: b[i:end:end]})
 		i = end
 		if i = skipSpace(b, i); b[i] == '}' {
 			break
@@ -107,7 +115,7 @@ func elementsOf(b []byte) ([]json.RawMessage, error) {
 // encoding/json has it.
 func (o *Object) Get(key string) (json.RawMessage, bool) {
 	for _, m := range slices.Backward(o.members) {
-		if m.name == key {
+		if m.is(key) {
 			return m.value, true
 		}
 	}
@@ -117,29 +125,29 @@ func (o *Object) Get(key string) (json.RawMessage, bool) {
 // Set gives a key a value, which must be valid JSON: in the place where the key
 // stands first, dropping its duplicates, or at the end.
 func (o *Object) Set(key string, value json.RawMessage) {
-	at := slices.IndexFunc(o.members, func(m member) bool { return m.name == key })
+	o.raw = nil
+	is := func(m member) bool { return m.is(key) }
+	at := slices.IndexFunc(o.members, is)
 	if at < 0 {
-		o.raw = nil
-		o.members = append(o.members, member{name: key, key: encode(key), value: value})
+		o.members = append(o.members, member{key: String(key), value: value})
 		return
 	}
-	kept := o.members[at]
-	kept.value = value
-	o.Delete(key)
-	o.members = slices.Insert(o.members, at, kept)
+	o.members[at].value = value
+	rest := slices.DeleteFunc(o.members[at+1:], is)
+	o.members = o.members[:at+1+len(rest)]
 }
 
 // Delete removes a key and its duplicates.
 func (o *Object) Delete(key string) {
 	o.raw = nil
-	o.members = slices.DeleteFunc(o.members, func(m member) bool { return m.name == key })
+	o.members = slices.DeleteFunc(o.members, func(m member) bool { return m.is(key) })
 }
 
 // Keys gives the keys in the order in which they are written, duplicates included.
 func (o *Object) Keys() []string {
 	keys := make([]string, len(o.members))
 	for i, m := range o.members {
-		keys[i] = m.name
+		keys[i] = m.name()
 	}
 	return keys
 }
@@ -191,6 +199,10 @@ func IsNull(raw []byte) bool { return string(bytes.TrimSpace(raw)) == "null" }
 // Decode reads raw strictly as a T; want names T for the message ("a string").
 func Decode[T any](raw json.RawMessage, want string) (T, error) {
 	var v T
+	if s, ok := any(&v).(*string); ok && len(raw) >= 2 && raw[0] == '"' && plain(raw[1:len(raw)-1]) {
+		*s = string(raw[1 : len(raw)-1]) // most values are such strings
+		return v, nil
+	}
 	if err := json.Unmarshal(raw, &v); err != nil {
 		return v, fmt.Errorf("is %s, %s is needed", describe(raw), want)
 	}
@@ -203,15 +215,16 @@ func Decode[T any](raw json.RawMessage, want string) (T, error) {
 func Known(o *Object, names []string, warn func(key, text string)) map[string]json.RawMessage {
 	values := make(map[string]json.RawMessage, len(o.members))
 	for _, m := range o.members {
-		at := slices.IndexFunc(names, func(n string) bool { return strings.EqualFold(n, m.name) })
+		at := slices.IndexFunc(names, m.is)
 		if at < 0 {
-			warn(fault.Bound(m.name, maxName), "is a key that Weft does not know; it has no effect")
-			continue
+			spelled := m.name()
+			if at = slices.IndexFunc(names, func(n string) bool { return strings.EqualFold(n, spelled) }); at < 0 {
+				warn(fault.Bound(spelled, maxName), "is a key that Weft does not know; it has no effect")
+				continue
+			}
+			warn(fault.Bound(spelled, maxName), "is read as "+names[at])
 		}
 		name := names[at]
-		if name != m.name {
-			warn(fault.Bound(m.name, maxName), "is read as "+name)
-		}
 		if _, twice := values[name]; twice {
 			warn(name, "is written twice; the last one counts")
 		}
@@ -229,7 +242,11 @@ func describe(raw json.RawMessage) string {
 	return Kind(raw)
 }
 
-func encode(s string) []byte {
+// String writes s as JSON.
+func String(s string) json.RawMessage {
+	if plain([]byte(s)) {
+		return append(append(append(make([]byte, 0, len(s)+2), '"'), s...), '"')
+	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
@@ -237,16 +254,14 @@ func encode(s string) []byte {
 	return bytes.TrimSpace(b.Bytes())
 }
 
-func keyName(key []byte) (string, error) {
-	inner := key[1 : len(key)-1]
-	if bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) {
-		return string(inner), nil
+// plain says whether the text of a JSON string is the string itself.
+func plain(b []byte) bool {
+	for _, c := range b {
+		if c < 0x20 || c >= 0x7f || c == '"' || c == '\\' {
+			return false
+		}
 	}
-	var name string
-	if err := json.Unmarshal(key, &name); err != nil {
-		return "", fmt.Errorf("decode key: %w", err)
-	}
-	return name, nil
+	return true
 }
 
 // The four below walk JSON that is known to be valid.

@@ -57,10 +57,10 @@ func (p *planner) runtimeConfig(s *slot) {
 		}
 	}
 	if s.DeviceID != "" && s.Conf.Declares(capDeviceID) {
-		config[capDeviceID] = encode(s.DeviceID)
+		config[capDeviceID] = netconf.String(s.DeviceID)
 	}
 	if s.Conf.Declares(capDeviceInfo) && config[capDeviceInfo] == nil {
-		config[capDeviceInfo] = encode(p.deviceInfoPath(s))
+		config[capDeviceInfo] = netconf.String(p.deviceInfoPath(s))
 	}
 	if len(config) > 0 {
 		s.RuntimeConfig = config
@@ -134,7 +134,7 @@ func (p *planner) edit(s *slot) {
 			return
 		}
 		if s.drawn {
-			id := encode(s.DeviceID)
+			id := netconf.String(s.DeviceID)
 			o.Set("deviceID", id)
 			o.Set("pciBusID", id)
 		}
@@ -181,6 +181,9 @@ func inner(o *netconf.Object, key string) (*netconf.Object, error) {
 
 // encode is JSON of a value that always has one (strings, numbers and lists of them).
 func encode(v any) json.RawMessage {
+	if s, ok := v.(string); ok {
+		return netconf.String(s)
+	}
 	b, err := json.Marshal(v)
 	if err != nil {
 		return json.RawMessage("null")

@@ -103,7 +103,12 @@ func (p *planner) argString(e *selection.Element) string {
 	if e != nil && len(e.IPs) > 0 {
 		pairs = setPair(pairs, "IP", strings.Join(e.IPs, ","))
 	}
+	size := 0
+	for _, a := range pairs {
+		size += len(a.name) + len(a.value) + len("=;")
+	}
 	var b strings.Builder
+	b.Grow(size)
 	for i, a := range pairs {
 		if i > 0 {
 			b.WriteByte(';')
