@@ -75,13 +75,15 @@ func TestNoteBoot(t *testing.T) {
 	must(t, os.WriteFile(s.Path("bad"), []byte("x\n"), 0o600))
 	must(t, os.WriteFile(s.Path("empty"), nil, 0o600))
 	must(t, w.NoteBoot(s, "boot-2"))
-	wantFiles(t, filepath.Join(state, "sweep"), "bad", "earlier", "empty")
+	wantFiles(t, filepath.Join(state, "sweep"), "bad", "earlier")
+
+	wantFiles(t, s.dir, "bad.jsonl", "earlier.jsonl", "mine.jsonl") // what a kill left empty is gone
 
 	// Once is enough for a boot.
 	put("late", "boot-1")
 	must(t, w.NoteBoot(s, "boot-2"))
-	wantFiles(t, filepath.Join(state, "sweep"), "bad", "earlier", "empty")
+	wantFiles(t, filepath.Join(state, "sweep"), "bad", "earlier")
 	must(t, w.NoteBoot(s, "boot-3"))
-	wantFiles(t, filepath.Join(state, "sweep"), "bad", "earlier", "empty", "late", "mine")
+	wantFiles(t, filepath.Join(state, "sweep"), "bad", "earlier", "late", "mine")
 	wantFiles(t, state, "attachments", "boot", "sweep")
 }
