@@ -105,18 +105,18 @@ func (s *State) add(line []byte, kind string, key Key) (reason string, newer boo
 }
 
 func (s *State) addIntent(body []byte, kind string, key Key) (reason string, newer bool) {
-	var frozen struct {
-		Version int    `json:"version"`
-		Kind    string `json:"kind"`
-		Key     Key    `json:"key"`
-		PodUID  string `json:"podUID"`
+	var in Intent
+	err := json.Unmarshal(body, &in)
+	if err != nil {
+		// A newer version may have given other fields other types; the frozen ones tell.
+		in = Intent{}
+		if frozen := readFrozen(body, &in); frozen != nil || in.Version <= Version {
+			return "it is no intent: " + err.Error(), false
+		}
 	}
-	if err := json.Unmarshal(body, &frozen); err != nil {
-		return "it is no intent: " + err.Error(), false
-	}
-	in := Intent{Version: frozen.Version, Kind: frozen.Kind, Key: frozen.Key, PodUID: frozen.PodUID}
 	switch {
 	case in.Version > Version:
+		in = Intent{Version: in.Version, Kind: in.Kind, Key: in.Key, PodUID: in.PodUID}
 		s.Intents = append(s.Intents, in)
 		return "", true
 	case in.Version < 1:
@@ -126,9 +126,17 @@ func (s *State) addIntent(body []byte, kind string, key Key) (reason string, new
 	case in.Key != key:
 		return fmt.Sprintf("its key is %.64q", string(in.Key)), false
 	}
-	if err := json.Unmarshal(body, &in); err != nil {
-		return "it is no intent: " + err.Error(), false
-	}
 	s.Intents = append(s.Intents, in)
 	return "", false
+}
+
+// readFrozen reads what every version can read of an intent.
+func readFrozen(body []byte, in *Intent) error {
+	frozen := struct {
+		Version *int    `json:"version"`
+		Kind    *string `json:"kind"`
+		Key     *Key    `json:"key"`
+		PodUID  *string `json:"podUID"`
+	}{&in.Version, &in.Kind, &in.Key, &in.PodUID}
+	return json.Unmarshal(body, &frozen)
 }

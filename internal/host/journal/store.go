@@ -6,7 +6,6 @@ package journal
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -92,10 +91,8 @@ func PodUID(dir string, key Key) (string, error) {
 	}
 	line, _, _ := bytes.Cut(b, []byte("\n"))
 	body, reason := unframe(line)
-	var in struct {
-		PodUID string `json:"podUID"`
-	}
-	if reason == "" && json.Unmarshal(body, &in) != nil {
+	var in Intent
+	if reason == "" && readFrozen(body, &in) != nil {
 		reason = "it is no intent"
 	}
 	if reason != "" {
