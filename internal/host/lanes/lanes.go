@@ -7,8 +7,9 @@
 // the descriptor, so that a slot stays taken while one runs whose Weft was killed.
 //
 // Invariants: never more slots are taken than the limit; a quarter of them, at least one,
-// is for urgent calls (DEL, GC, undo) alone, so that removing never waits behind adding; a
-// call that waits is not overtaken by one that comes later and looks for a slot at once.
+// is for urgent calls (DEL, GC, undo) alone, so that removing never waits behind adding. Of
+// each kind of call one, which is at the gate, looks for slots, and nobody overtakes it;
+// behind it the order is by chance, in favour of those that wait for long.
 //
 // It knows nothing of records, CNI or what runs in a slot.
 //
