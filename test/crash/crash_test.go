@@ -22,7 +22,7 @@ import (
 // wanted is how many kill points a full run must have.
 const wanted = 500
 
-// freshEvery is at which kill points a new ADD and DEL follow.
+// freshEvery: at every so many kill points a new ADD and DEL follow.
 const freshEvery = 4
 
 // walk is a kill that goes over the calls of one run of weft-cni.
@@ -139,7 +139,8 @@ func runWalks(t *testing.T, tl tools, all []walk, least int64) {
 
 func (w walk) run(t *testing.T, tl tools, killed *atomic.Int64) {
 	s := w.prepare(t, tl)
-	calls := s.kill(t, w.kill, ptrace.Command{Stall: w.stall}).Calls
+	// A slow machine must not look like one that waits, or the walk is too short.
+	calls := s.kill(t, w.kill, ptrace.Command{Stall: 10 * w.stall}).Calls
 	s.complete(t, "DEL") // ends the delegate that sleeps, too
 	first, step := 1, w.every
 	if w.from != nil {
@@ -158,7 +159,7 @@ func (w walk) run(t *testing.T, tl tools, killed *atomic.Int64) {
 	for n := first; n <= last; n += step {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			t.Parallel()
-			w.point(t, tl, n, killed)
+			w.point(t, tl, n, (n-first)/step%freshEvery == 0, killed)
 		})
 	}
 }
@@ -181,7 +182,7 @@ func (w walk) prepare(t *testing.T, tl tools) *scene {
 }
 
 // point is one kill, and everything that must be true after it.
-func (w walk) point(t *testing.T, tl tools, n int, killed *atomic.Int64) {
+func (w walk) point(t *testing.T, tl tools, n int, fresh bool, killed *atomic.Int64) {
 	s := w.prepare(t, tl)
 	a := s.kill(t, w.kill, ptrace.Command{KillAt: n, Stall: w.stall})
 	// A run that had fewer calls this time ended by itself: that is no kill point.
@@ -207,7 +208,7 @@ func (w walk) point(t *testing.T, tl tools, n int, killed *atomic.Int64) {
 	s.nothingLeft(t)
 	// A clean slate is one to start from. That costs as much as the kill point itself, so
 	// it is shown at some of them.
-	if n%freshEvery != 0 {
+	if !fresh {
 		return
 	}
 	if w.stall > 0 {

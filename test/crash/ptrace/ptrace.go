@@ -85,7 +85,7 @@ func Run(ctx context.Context, c Command) (Outcome, error) {
 	done := make(chan answer, 1)
 	go func() {
 		// Requests are valid only on the thread that attached. It is not unlocked, so that
-		// it ends with the goroutine and no other goroutine ever waits for its children.
+		// it ends with the goroutine, and the program with it whatever went wrong.
 		runtime.LockOSThread() //nolint:forbidigo // see above
 		out, err := run(ctx, c)
 		done <- answer{out, err}
@@ -121,7 +121,7 @@ type tracer struct {
 
 func run(ctx context.Context, c Command) (Outcome, error) {
 	p, err := os.StartProcess(c.Path, c.Args, &os.ProcAttr{
-		Dir: c.Dir, Env: c.Env, Files: c.Files, Sys: &syscall.SysProcAttr{Ptrace: true},
+		Dir: c.Dir, Env: c.Env, Files: c.Files, Sys: &syscall.SysProcAttr{Ptrace: true, Setpgid: true},
 	})
 	if err != nil {
 		return Outcome{}, fmt.Errorf("start traced: %w", err)
@@ -149,7 +149,7 @@ func (t *tracer) kill() { _ = t.process.Kill() }
 // follow lets the threads run from stop to stop until the process has ended.
 func (t *tracer) follow() error {
 	var status unix.WaitStatus
-	if _, err := wait(t.process.Pid, &status); err != nil {
+	if _, err := t.wait(&status); err != nil {
 		return err
 	}
 	if !status.Stopped() {
@@ -164,7 +164,7 @@ func (t *tracer) follow() error {
 		return err
 	}
 	for {
-		id, err := wait(-1, &status)
+		id, err := t.wait(&status)
 		if err != nil {
 			return err
 		}
@@ -186,11 +186,11 @@ func (t *tracer) follow() error {
 	}
 }
 
-// wait waits for a child or a traced thread of this thread only: those of the program's
-// other threads belong to somebody else.
-func wait(pid int, status *unix.WaitStatus) (int, error) {
+// wait waits for any thread of the process. Its process group, which is its own, keeps the
+// caller's other children out.
+func (t *tracer) wait(status *unix.WaitStatus) (int, error) {
 	for {
-		id, err := unix.Wait4(pid, status, unix.WALL|unix.WNOTHREAD, nil)
+		id, err := unix.Wait4(-t.process.Pid, status, unix.WALL, nil)
 		if !errors.Is(err, unix.EINTR) {
 			return id, os.NewSyscallError("wait", err)
 		}
