@@ -9,9 +9,8 @@
 // for; a symbolic link that leads out of a configured directory is refused; only
 // regular files are opened, so that a FIFO or a device never hangs a call; sizes
 // and numbers are bounded. A file that is broken or refused is a warning that names
-// it, and the files beside it are used; but a configuration one of whose chained
-// plugins is broken is not used at all, because a network without a part of its
-// chain (its firewall, say) is not the one that was asked for.
+// it, and the files beside it are used; but a chained plugin is never left out of
+// its network, which without it (a firewall, say) would not be what was asked for.
 //
 // It decides nothing about networks: what it found is judged by plan.
 //
@@ -19,6 +18,7 @@
 package hostfiles
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -79,13 +79,15 @@ func (r *reader) inDir(dir, name string) {
 		}
 		network, err := netconf.ParseNetwork(data, "file "+path)
 		switch {
-		case err != nil && (name == "" || !named(data, name)):
+		case name != "" && (network.Name == name || err != nil && named(data, name)):
+			// The one that was meant. If it is broken, plan says how.
+			if r.use(root, path, data, network, err) {
+				return
+			}
+		case err != nil && !errors.Is(err, netconf.ErrNoPlugins):
 			r.skip(path, err)
-		case err != nil: // the one that was meant: plan says what is wrong with it
-			r.found(path, data)
-			return
-		case name == "" || network.Name == name:
-			if r.use(root, path, data, network) {
+		case name == "":
+			if r.usable(root, path, data, network, err) {
 				return
 			}
 		}
@@ -118,18 +120,14 @@ func (r *reader) path(conf *netconf.Conf, path string) {
 		r.warn("file "+path, "", "%v", Cause(err))
 		return
 	}
-	network, err := netconf.ParseNetwork(data, "file "+path)
-	if err != nil {
-		r.found(path, data)
-		return
-	}
+	network, broken := netconf.ParseNetwork(data, "file "+path)
 	root, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
 		r.warn("directory "+filepath.Dir(path), "", "%v", Cause(err))
 		return
 	}
 	defer root.Close()
-	r.use(root, path, data, network)
+	r.use(root, path, data, network, broken)
 }
 
 // chain reads the plugins of the auxiliary chain, in a directory beside the
@@ -152,30 +150,52 @@ func (r *reader) chain(clusterFile, name string) {
 		return
 	}
 	defer root.Close()
-	plugins, faults := r.chained(root, name)
-	for _, err := range faults {
-		r.warn(object, "", "%v; it is left out", err)
+	for _, c := range r.chained(root, name) {
+		if c.err != nil {
+			r.warn(object, "", "%v; it is left out", c.err)
+			continue
+		}
+		r.file.Chained = append(r.file.Chained, c.data)
 	}
-	r.file.Path, r.file.Chained, r.file.Found = filepath.Join(dir, name), plugins, len(plugins) > 0
+	if len(r.file.Chained) > 0 {
+		r.file.Path, r.file.Found = filepath.Join(dir, name), true
+	}
 }
 
-// use takes a conf together with its chained plugins, unless one of those is broken.
-func (r *reader) use(root *os.Root, path string, data []byte, network netconf.Network) bool {
-	// Sub-directories belong to lists alone, as libcni has it.
-	if filepath.Ext(path) == ".conflist" && !network.LoadOnlyInlinedPlugins && dirName(network.Name) {
-		plugins, faults := r.chained(root, network.Name)
-		if len(faults) > 0 {
-			r.skip(path, faults[0])
-			return false
-		}
-		r.file.Chained = plugins
+// usable is use for a conf that nobody named: it must be whole.
+func (r *reader) usable(root *os.Root, path string, data []byte, network netconf.Network, broken error) bool {
+	if !r.use(root, path, data, network, broken) {
+		return false
 	}
-	r.found(path, data)
+	if _, err := netconf.ParseFile(data, r.file.Chained, "file "+path); err != nil {
+		r.file = plan.File{Need: r.file.Need, Warnings: r.file.Warnings}
+		r.skip(path, err)
+		return false
+	}
 	return true
 }
 
-func (r *reader) found(path string, data []byte) {
-	r.file.Found, r.file.Path, r.file.Data = true, path, data
+// use takes a conf together with its chained plugins. A chained plugin that is
+// broken goes along, for plan to refuse; when one cannot be read at all, the conf
+// is not taken. broken is what netconf said of the conf itself.
+func (r *reader) use(root *os.Root, path string, data []byte, network netconf.Network, broken error) bool {
+	// Sub-directories belong to lists alone, as libcni has it.
+	list := filepath.Ext(path) == ".conflist" && (broken == nil || errors.Is(broken, netconf.ErrNoPlugins))
+	var chain [][]byte
+	if list && !network.LoadOnlyInlinedPlugins && dirName(network.Name) {
+		for _, c := range r.chained(root, network.Name) {
+			switch {
+			case c.data == nil:
+				r.skip(path, c.err)
+				return false
+			case c.err != nil:
+				r.warn("file "+path, "", "%v", c.err)
+			}
+			chain = append(chain, c.data)
+		}
+	}
+	r.file.Found, r.file.Path, r.file.Data, r.file.Chained = true, path, data, chain
+	return true
 }
 
 func (r *reader) skip(path string, err error) {
@@ -186,49 +206,42 @@ func (r *reader) skip(path string, err error) {
 	r.file.Warnings = append(r.file.Warnings, w)
 }
 
-// chained reads the plugin objects of <root>/<dir>/*.conf, sorted by file name,
-// and says what is wrong with each that is unusable. A directory that is not
+// chainedFile is one file of a directory of chained plugins; data is nil when it
+// cannot be read, err says what is wrong.
+type chainedFile struct {
+	data []byte
+	err  error
+}
+
+// chained reads <root>/<dir>/*.conf, sorted by file name. A directory that is not
 // there holds none.
-func (r *reader) chained(root *os.Root, dir string) (plugins [][]byte, faults []error) {
-	if _, err := root.Lstat(dir); err != nil {
-		if os.IsNotExist(err) {
-			return nil, nil
-		}
-		return nil, []error{fmt.Errorf("chained plugins of %s: %w", filepath.Join(root.Name(), dir), Cause(err))}
+func (r *reader) chained(root *os.Root, dir string) []chainedFile {
+	info, err := root.Stat(dir)
+	switch {
+	case os.IsNotExist(err):
+		return nil
+	case err != nil:
+		return []chainedFile{{err: fmt.Errorf("chained plugins in %s: %w", filepath.Join(root.Name(), dir), Cause(err))}}
+	case !info.IsDir():
+		return nil // a file that happens to have the network's name
 	}
+	var all []chainedFile
 	size := 0
 	for _, base := range r.list(root, dir, ".conf") {
 		path := filepath.Join(root.Name(), dir, base)
 		data, err := ReadRegular(root, filepath.Join(dir, base), plan.MaxConfBytes)
+		if size += len(data); err == nil && size > plan.MaxConfBytes {
+			data, err = nil, fmt.Errorf("the chain %w (more than %d bytes)", ErrTooLarge, plan.MaxConfBytes)
+		}
+		if err == nil {
+			_, err = netconf.ParseChained([][]byte{data}, "")
+		}
 		if err != nil {
-			faults = append(faults, fmt.Errorf("chained plugin %s: %w", path, Cause(err)))
-			continue
+			err = fmt.Errorf("chained plugin %s: %w", path, Cause(err))
 		}
-		if err := plugin(data, path); err != nil {
-			faults = append(faults, err)
-			continue
-		}
-		if size += len(data); size > plan.MaxConfBytes {
-			faults = append(faults, fmt.Errorf("chained plugin %s: the chain is larger than %d bytes", path, plan.MaxConfBytes))
-			break
-		}
-		plugins = append(plugins, data)
+		all = append(all, chainedFile{data: data, err: err})
 	}
-	return plugins, faults
-}
-
-// plugin tells why data is not one plugin object.
-func plugin(data []byte, path string) error {
-	network, err := netconf.ParseNetwork(data, "chained plugin "+path)
-	if err != nil {
-		return err
-	}
-	if o, err := netconf.ParseObject(data); err == nil {
-		if _, list := o.Get("plugins"); list || len(network.Plugins) != 1 {
-			return fmt.Errorf("chained plugin %s: a list of plugins stands where one plugin belongs", path)
-		}
-	}
-	return nil
+	return all
 }
 
 // list returns the names in dir that end in one of exts, sorted.

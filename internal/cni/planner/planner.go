@@ -16,7 +16,6 @@ package planner
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/weftnet/weft/internal/cni/fault"
@@ -52,7 +51,6 @@ func Answer(ctx context.Context, req wire.PlanRequest, open func(*netconf.Conf) 
 	}}
 	for _, f := range req.Files {
 		a.in.Files[f.Need] = f
-		a.missing = a.missing || !f.Found
 	}
 	p, need, err := a.plan(ctx)
 	switch {
@@ -69,7 +67,7 @@ func Answer(ctx context.Context, req wire.PlanRequest, open func(*netconf.Conf) 
 type answer struct {
 	src     Source
 	in      plan.Input
-	missing bool // something that the plan names is not there
+	missing bool // an object that the plan names is not there
 }
 
 // plan makes the plan, or says which files it needs.
@@ -145,24 +143,17 @@ func (a *answer) resolve(ctx context.Context, out plan.Output) error {
 	return nil
 }
 
-// hints are the warnings that may explain an error: they matter when something
-// was missed, because what is broken is skipped.
+// hints are the source's warnings; they may explain an error when an object was
+// missed, because what is broken is skipped. (What files miss, plan says itself.)
 func (a *answer) hints() []string {
 	if !a.missing {
 		return nil
 	}
-	warnings := slices.Clone(a.src.Warnings())
-	for _, f := range a.in.Files {
-		if !f.Found {
-			warnings = append(warnings, f.Warnings...)
-		}
-	}
 	var hints []string
-	for _, w := range warnings {
+	for _, w := range a.src.Warnings() {
 		hints = append(hints, (&fault.Fault{Object: w.Object, Field: w.Field, Text: w.Text}).Error())
 	}
-	slices.Sort(hints)
-	return slices.Compact(hints)
+	return hints
 }
 
 // argPairs reads CNI_ARGS leniently: plan says what is wrong with it.
