@@ -51,6 +51,10 @@ func ParseObject(b []byte) (*Object, error) {
 	return objectOf(bytes.TrimSpace(b))
 }
 
+// Inner is ParseObject for a value inside JSON that was parsed before: what is known to
+// be valid is not checked again.
+func Inner(raw json.RawMessage) (*Object, error) { return objectOf(raw) }
+
 // CheckJSON says whether b is one JSON value, and if not, where it stops being one.
 func CheckJSON(b []byte) error {
 	if json.Valid(b) {

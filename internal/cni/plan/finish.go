@@ -128,7 +128,7 @@ func (p *planner) deviceInfoPath(s *slot) string {
 func (p *planner) edit(s *slot) {
 	s.Conf.Plugins = slices.Clone(s.Conf.Plugins) // other slots share them
 	for i := range s.Conf.Plugins {
-		o, err := netconf.ParseObject(s.Conf.Plugins[i].Conf)
+		o, err := netconf.Inner(s.Conf.Plugins[i].Conf)
 		if err != nil { // it was one when it was read
 			p.faults = append(p.faults, fault.New(fault.Internal, p.object, s.from, "edit plugin %d: %w", i, err))
 			return
@@ -149,7 +149,7 @@ func (p *planner) edit(s *slot) {
 
 // mergeArgs sets every key of cniArgs in args.cni; the other keys of both stay.
 func mergeArgs(conf *netconf.Object, cniArgs json.RawMessage) error {
-	from, err := netconf.ParseObject(cniArgs)
+	from, err := netconf.Inner(cniArgs)
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func inner(o *netconf.Object, key string) (*netconf.Object, error) {
 	if !ok || netconf.IsNull(raw) {
 		raw = json.RawMessage("{}")
 	}
-	return netconf.ParseObject(raw)
+	return netconf.Inner(raw)
 }
 
 // encode is JSON of a value that always has one (strings, numbers and lists of them).

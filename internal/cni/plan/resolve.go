@@ -6,6 +6,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/weftnet/weft/internal/cni/fault"
@@ -27,6 +28,7 @@ type resolved struct {
 // configuration's others, the pod's, the auxiliary chain. What cannot be looked up
 // yet is asked for, all of it at once.
 func (p *planner) resolve() {
+	p.slots = make([]slot, 0, len(p.asked)+len(p.conf.Delegates)+len(p.conf.DefaultNetworks)+2)
 	var cluster *resolved
 	if p.conf.ClusterNetwork != "" {
 		cluster = p.lookUp("clusterNetwork", p.conf.ClusterNetwork)
@@ -35,7 +37,8 @@ func (p *planner) resolve() {
 	p.resolveOthers()
 	for i := range p.asked {
 		e := &p.asked[i]
-		p.add(place(NetworksAnnotation, e.Index), p.nad(place(NetworksAnnotation, e.Index), ref(e)), e)
+		from := place(NetworksAnnotation, e.Index)
+		p.add(from, p.nad(from, ref(e)), e)
 	}
 	p.resolveAuxiliary(cluster)
 	if len(p.slots) > MaxNetworks {
@@ -278,4 +281,6 @@ func (p *planner) absorb(field string, err error) bool {
 func ref(e *selection.Element) NADRef { return NADRef{Namespace: e.Namespace, Name: e.Name} }
 
 // place names an element of an annotation.
-func place(annotation string, i int) string { return fmt.Sprintf("annotation %s[%d]", annotation, i) }
+func place(annotation string, i int) string {
+	return "annotation " + annotation + "[" + strconv.Itoa(i) + "]"
+}

@@ -6,6 +6,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/weftnet/weft/internal/cni/fault"
 )
@@ -37,7 +38,7 @@ func (p *planner) name() {
 	}
 	for i := range p.slots {
 		if s := &p.slots[i]; s.IfName == "" {
-			s.IfName = fmt.Sprintf("net%d", i)
+			s.IfName = "net" + strconv.Itoa(i)
 			take(s, " (automatic, from its position)")
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/weftnet/weft/internal/cni/fault"
@@ -51,7 +52,7 @@ func names(keys []key) []string {
 
 // object reads one element of the JSON form.
 func (p *parser) object(i int, o *netconf.Object) {
-	field := fmt.Sprintf("[%d]", i)
+	field := "[" + strconv.Itoa(i) + "]"
 	e := Element{Index: i}
 	values := p.known(o, field, p.names)
 	for _, k := range p.keys {
@@ -159,7 +160,7 @@ func setGUID(e *Element, raw json.RawMessage) error {
 }
 
 func setCNIArgs(e *Element, raw json.RawMessage) error {
-	if _, err := netconf.ParseObject(raw); err != nil {
+	if _, err := netconf.Inner(raw); err != nil {
 		return err
 	}
 	e.CNIArgs = raw
@@ -196,7 +197,7 @@ func (p *parser) portMappings(field string, raw json.RawMessage) []PortMapping {
 	var all []PortMapping
 	for i, raw := range elements {
 		field := fmt.Sprintf("%s[%d]", field, i)
-		o, err := netconf.ParseObject(raw)
+		o, err := netconf.Inner(raw)
 		if err != nil {
 			p.fault(field, "%w", err)
 			continue
@@ -249,7 +250,7 @@ func (p *parser) port(field string, raw json.RawMessage) uint16 {
 }
 
 func (p *parser) bandwidth(field string, raw json.RawMessage) *Bandwidth {
-	o, err := netconf.ParseObject(raw)
+	o, err := netconf.Inner(raw)
 	if err != nil {
 		p.fault(field, "%w", err)
 		return nil

@@ -112,8 +112,9 @@ func (p *parser) array(text string) {
 	}
 	p.keys = keys()
 	p.names = names(p.keys)
+	p.elements = make([]Element, 0, len(elements))
 	for i, raw := range elements {
-		o, err := netconf.ParseObject(raw)
+		o, err := netconf.Inner(raw)
 		if err != nil {
 			p.fault(fmt.Sprintf("[%d]", i), "%w", err)
 			continue
