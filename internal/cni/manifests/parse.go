@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -82,7 +83,7 @@ func (p *parser) document(doc []byte) {
 	}
 	var n yaml.Node
 	if err := yaml.Unmarshal(doc, &n); err != nil {
-		p.broken(doc, err)
+		p.broken(err)
 		return
 	}
 	if n.Kind == yaml.DocumentNode && len(n.Content) == 1 {
@@ -90,18 +91,22 @@ func (p *parser) document(doc []byte) {
 	}
 }
 
-// broken warns of a document that is no YAML. The parser's message names a line
-// of the document; what people need is the line of the file. As the message is
-// text, the parser is asked again with as many empty lines in front.
-func (p *parser) broken(doc []byte, err error) {
-	if len(p.set.Warnings) < maxWarnings && p.offset > 0 {
-		var n yaml.Node
-		if again := yaml.Unmarshal(append(bytes.Repeat([]byte("\n"), p.offset), doc...), &n); again != nil {
-			err = again
+// broken warns of a document that is no YAML, at the line of the file that the
+// parser stumbled over. It has that only as text, counted from the document's
+// start, from 1 by its scanner and from 0 ("did not find …") by its grammar.
+func (p *parser) broken(err error) {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	line := 1
+	if rest, ok := strings.CutPrefix(text, "line "); ok {
+		number, message, _ := strings.Cut(rest, ": ")
+		if n, err := strconv.Atoi(number); err == nil {
+			line, text = n, message
+			if strings.HasPrefix(message, "did not find") {
+				line++
+			}
 		}
 	}
-	p.warnAt(Place{File: p.file, Line: p.offset + 1}, "", "document is no YAML and is skipped: %s",
-		fault.Bound(strings.TrimPrefix(err.Error(), "yaml: "), 256))
+	p.warnAt(Place{File: p.file, Line: p.offset + line}, "", "document is no YAML and is skipped: %s", fault.Bound(text, 256))
 }
 
 // json reads JSON values that follow one another; lines is how many lines of the
