@@ -12,7 +12,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -31,18 +30,10 @@ func groupOf(pid int) Group {
 	return Group{ID: pid, Start: s.start}
 }
 
-// Holders lists the processes, other than this one, that have the flock of lock's file:
+// holders gives the processes, other than this one, that have the flock of lock's file:
 // those that share the locked open file itself, not those that merely wait for the lock.
-func Holders(lock *os.File) ([]int, error) {
-	found, err := holders(lock)
-	if err != nil {
-		return nil, fmt.Errorf("find holders of %s: %w", lock.Name(), err)
-	}
-	return slices.Sorted(maps.Keys(found)), nil
-}
-
-// holders gives the holders' start times by process number. Each start time is read
-// before the process is looked into: a number that changes hands meanwhile shows then.
+// It maps their numbers to their start times. Each start time is read before the
+// process is looked into: a number that changes hands meanwhile shows then.
 func holders(lock *os.File) (map[int]uint64, error) {
 	info, err := lock.Stat()
 	if err != nil {
@@ -96,7 +87,7 @@ func holds(pid int, lock fs.FileInfo, inode []byte) bool {
 // is known to be that group still, not one that got its number later. It is known by its
 // leader's start time, or, when the leader is gone, by a member that has the lock.
 //
-// The caller makes sure that no living weft-cni has the lock (Holders).
+// The caller makes sure that no living weft-cni has the lock.
 func EndGroup(ctx context.Context, g Group, lock *os.File) error {
 	e := ending{group: g, lock: lock, known: map[int]uint64{}}
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -128,7 +119,7 @@ func (e *ending) pass() (int, error) {
 	if e.lock != nil {
 		var err error
 		if victims, err = holders(e.lock); err != nil {
-			return 0, err
+			return 0, fmt.Errorf("find holders of %s: %w", e.lock.Name(), err)
 		}
 	}
 	members, err := e.members(victims)
@@ -180,7 +171,7 @@ func kill(pid int, start uint64) error {
 	if err != nil {
 		return nil // gone
 	}
-	defer p.Release()
+	defer p.Release() //nolint:errcheck // it only lets go of the descriptor
 	if s, err := readStat(pid); err != nil || s.start != start {
 		return nil
 	}

@@ -4,12 +4,21 @@
 package chain
 
 import (
+	"maps"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/weftnet/weft/internal/cni/netconf"
 )
+
+// Holders is holders for the tests outside: the numbers, sorted.
+func Holders(lock *os.File) ([]int, error) {
+	found, err := holders(lock)
+	return slices.Sorted(maps.Keys(found)), err
+}
 
 func TestAtLeast(t *testing.T) {
 	tests := []struct {

@@ -56,7 +56,7 @@ func playHands(text string) error {
 		return err
 	}
 	h.Call.Inherit = []*os.File{lock}
-	h.Call.Started = func(i int, g chain.Group) { fmt.Printf("%d %d %d\n", i, g.ID, g.Start) }
+	h.Call.Started = func(i int, g chain.Group) { fmt.Fprintln(os.Stdout, i, g.ID, g.Start) }
 	_, err = chain.New(os.Stderr, nil).Add(context.Background(), h.Call)
 	return err
 }
@@ -105,7 +105,7 @@ func within(t *testing.T, what string, so func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("after 20 s still not: %s", what)
 		}
-		time.Sleep(5 * time.Millisecond)
+		<-time.After(5 * time.Millisecond)
 	}
 }
 

@@ -112,12 +112,18 @@ func TestEditDefaultRoutes(t *testing.T) {
 		eth0, net1, net2 string
 	}{
 		{"none", nil, eth0, net1, `{"cniVersion":"1.0.0"}`},
-		{"v4", []string{"10.2.0.1"},
+		{
+			"v4",
+			[]string{"10.2.0.1"},
 			`{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.1.0.2/24","gateway":"10.1.0.1"}],"routes":[{"dst":"::/0","gw":"fd01::1"},{"dst":"10.9.0.0/16"},{"dst":"0.0.0.0/8"},{"dst":"0.0.0.0/0","gw":"10.1.0.9","table":100}],"dns":{}}`,
-			`{"cniVersion":"1.0.0","routes":[{"dst":"::/0"},{"dst":"0.0.0.0/0","gw":"10.2.0.1"}]}`, `{"cniVersion":"1.0.0"}`},
-		{"both", []string{"10.2.0.1", "fd02::1"},
+			`{"cniVersion":"1.0.0","routes":[{"dst":"::/0"},{"dst":"0.0.0.0/0","gw":"10.2.0.1"}]}`, `{"cniVersion":"1.0.0"}`,
+		},
+		{
+			"both",
+			[]string{"10.2.0.1", "fd02::1"},
 			`{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.1.0.2/24","gateway":"10.1.0.1"}],"routes":[{"dst":"10.9.0.0/16"},{"dst":"0.0.0.0/8"},{"dst":"0.0.0.0/0","gw":"10.1.0.9","table":100}],"dns":{}}`,
-			`{"cniVersion":"1.0.0","routes":[{"dst":"0.0.0.0/0","gw":"10.2.0.1"},{"dst":"::/0","gw":"fd02::1"}]}`, `{"cniVersion":"1.0.0"}`},
+			`{"cniVersion":"1.0.0","routes":[{"dst":"0.0.0.0/0","gw":"10.2.0.1"},{"dst":"::/0","gw":"fd02::1"}]}`, `{"cniVersion":"1.0.0"}`,
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -152,8 +158,10 @@ func TestEditDefaultRoutes(t *testing.T) {
 // Whatever a delegate writes is refused, or can be written in every version and reads
 // back as the same result.
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{v020, v031, v110, `{}`, `[]`, `null`, `{"ips":[null]}`, `{"interfaces":[null]}`, `{"CNIVersion":"9","cniVersion":""}`,
-		`{"ips":[{"interface":99,"address":"::ffff:10.0.0.1/120"}]}`, `{"code":7,"msg":"x"}`, `{"routes":[{"dst":"0.0.0.0/8"}]}`} {
+	for _, seed := range []string{
+		v020, v031, v110, `{}`, `[]`, `null`, `{"ips":[null]}`, `{"interfaces":[null]}`, `{"CNIVersion":"9","cniVersion":""}`,
+		`{"ips":[{"interface":99,"address":"::ffff:10.0.0.1/120"}]}`, `{"code":7,"msg":"x"}`, `{"routes":[{"dst":"0.0.0.0/8"}]}`,
+	} {
 		for _, version := range []string{"", "0.4.0", "1.1.0", "7"} {
 			f.Add([]byte(seed), version)
 		}
