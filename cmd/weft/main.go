@@ -68,12 +68,21 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Example:       "  weft sandbox run -f examples/demo",
-		Args:          cobra.NoArgs,
+		Args:          cobra.ArbitraryArgs,
+		RunE:          group,
 	}
 	cmd.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	cmd.AddCommand(newSandbox())
 	return cmd
+}
+
+// group is a command that only has commands below it: alone it shows them.
+func group(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return &sandbox.UsageError{Err: fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())}
+	}
+	return cmd.Help()
 }
 
 // version is what the module was built as.

@@ -5,6 +5,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,7 +25,8 @@ func newSandbox() *cobra.Command {
 of ordinary Kubernetes YAML get network namespaces, and their interfaces from the
 real plugins. All of it happens in namespaces of its own: the machine's network and
 files are not touched.`,
-		Args: cobra.NoArgs,
+		Args: cobra.ArbitraryArgs,
+		RunE: group,
 	}
 	cmd.AddCommand(newSandboxRun(), newSandboxDown(), newSandboxInside())
 	return cmd
@@ -52,6 +54,9 @@ Exit codes: 0 every pod got what it asked for, 1 a fault was found, 2 wrong usag
   weft sandbox run -f examples/demo --keep           # then: weft sandbox down`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if opts.Dir == "" {
+				return &sandbox.UsageError{Err: errors.New("which pods? Name a directory of YAML with -f")}
+			}
 			if output != "table" && output != "json" {
 				return &sandbox.UsageError{Err: fmt.Errorf("unknown output %q: table or json", output)}
 			}
@@ -83,9 +88,6 @@ Exit codes: 0 every pod got what it asked for, 1 a fault was found, 2 wrong usag
 	flags.DurationVar(&opts.Timeout, "timeout", 5*time.Minute, "stop and take down after this time")
 	flags.StringVar(&binDir, "bin-dir", "", "directories of the CNI plugins, separated by colons (default: cni beside weft)")
 	stateFlag(cmd, &opts.StateDir)
-	if err := cmd.MarkFlagRequired("filename"); err != nil {
-		panic(err) // the flag is defined above
-	}
 	return cmd
 }
 

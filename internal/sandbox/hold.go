@@ -24,15 +24,17 @@ type Holder struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks since boot, so that a reused PID is not taken for it
 	User  bool   `json:"user"`  // it has a user namespace of its own
+
+	down string // command that takes it down
 }
 
 // newHolder identifies a running process.
-func newHolder(pid int) (*Holder, error) {
+func newHolder(pid int, user bool) (*Holder, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return nil, fmt.Errorf("read process: %w", err)
 	}
-	return &Holder{PID: pid, Start: parseStat(string(stat)).start, User: os.Geteuid() != 0}, nil
+	return &Holder{PID: pid, Start: parseStat(string(stat)).start, User: user}, nil
 }
 
 func (h *Holder) process() journal.Process { return journal.Process{PID: h.PID, Start: h.Start} }

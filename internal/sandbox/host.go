@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/weftnet/weft/internal/host/kernel"
 )
@@ -28,7 +29,7 @@ const (
 // the default route, as a node has. A link that cannot be made is a fault of its own.
 func newHost(masters []string) (h *host, faults []error, err error) {
 	h = &host{}
-	if h.netns, err = kernel.OpenNetns("/proc/self/ns/net"); err != nil {
+	if h.netns, err = kernel.OpenNetns("/proc/thread-self/ns/net"); err != nil {
 		return nil, nil, err
 	}
 	if h.world, err = kernel.CreateNetns(worldPath); err != nil {
@@ -67,14 +68,15 @@ func (h *host) addressNode() error {
 	)
 }
 
-// cut takes a link of the host down.
-func (h *host) cut(name string) error {
+// cut takes a link of the host down: one that was made for it, or a bridge of a plugin.
+func (h *host) cut(name string, bridges []string) error {
 	names, err := linkNames(h.netns)
 	if err != nil {
 		return err
 	}
 	if !slices.Contains(names, name) {
-		return fmt.Errorf("cut link %q: the pretended host has no such link, but %v", name, names)
+		known := slices.DeleteFunc(names, func(n string) bool { return !slices.Contains(h.links, n) && !slices.Contains(bridges, n) })
+		return fmt.Errorf("cut link %q: the pretended host has no such link, but %s", name, strings.Join(known, ", "))
 	}
 	return h.netns.SetUp(name, false)
 }

@@ -88,6 +88,7 @@ func Run(ctx context.Context, opts Options) (*Report, error) {
 // child is the process inside, seen from outside.
 type child struct {
 	cmd     *exec.Cmd
+	user    bool     // in a user namespace of its own
 	control *os.File // closing it takes the sandbox down
 	answer  chan answered
 }
@@ -109,18 +110,11 @@ func start(opts Options, o order, place *place) (*child, error) {
 		return nil, errors.Join(fmt.Errorf("make pipe: %w", err), control.Close())
 	}
 	defer answerEnd.Close()
-	cmd := exec.Command(opts.Command[0], opts.Command[1:]...)
-	// A file is inherited as it is: a kept sandbox outlives this process.
-	cmd.Stderr = opts.Stderr
-	cmd.ExtraFiles = []*os.File{orders, answerEnd}
-	if place != nil {
-		cmd.ExtraFiles = append(cmd.ExtraFiles, place.log)
-	}
-	cmd.SysProcAttr = attributes(os.Geteuid(), os.Getegid())
-	if err := cmd.Start(); err != nil {
+	cmd, user, err := startIn(opts, []*os.File{orders, answerEnd}, place)
+	if err != nil {
 		return nil, errors.Join(forbidden(fmt.Errorf("make namespaces: %w", err)), control.Close(), answers.Close())
 	}
-	c := &child{cmd: cmd, control: control, answer: make(chan answered, 1)}
+	c := &child{cmd: cmd, user: user, control: control, answer: make(chan answered, 1)}
 	go func() {
 		defer answers.Close()
 		var a answered
@@ -133,18 +127,37 @@ func start(opts Options, o order, place *place) (*child, error) {
 	return c, nil
 }
 
+// startIn starts the process inside, in a user namespace when the rights to do without are
+// missing: an ordinary user's are, and root's are in many containers.
+func startIn(opts Options, files []*os.File, place *place) (cmd *exec.Cmd, user bool, err error) {
+	if place != nil {
+		files = append(files, place.log)
+	}
+	for _, user = range []bool{false, true} {
+		cmd = exec.Command(opts.Command[0], opts.Command[1:]...)
+		// A file is inherited as it is, which lets a kept sandbox outlive this process.
+		cmd.Stderr = opts.Stderr
+		cmd.ExtraFiles = files
+		cmd.SysProcAttr = attributes(user)
+		if err = cmd.Start(); !errors.Is(err, unix.EPERM) {
+			break
+		}
+	}
+	return cmd, user, err
+}
+
 // attributes are the namespaces of the process inside. It is in a session of its own, so
 // that a terminal's Ctrl-C reaches the process outside alone, which tells it.
-func attributes(uid, gid int) *syscall.SysProcAttr {
+func attributes(user bool) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{
 		Setsid:       true,
 		Cloneflags:   unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC,
 		Unshareflags: unix.CLONE_NEWNS, // unlike in Cloneflags, the mounts become private
 	}
-	if uid != 0 {
+	if user {
 		attr.Cloneflags |= unix.CLONE_NEWUSER
-		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
-		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}}
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
 	}
 	return attr
 }
@@ -172,7 +185,7 @@ func (c *child) await(ctx context.Context, opts Options, place *place) (*Report,
 	case got.answer.Report == nil:
 		return nil, errors.Join(errors.New(got.answer.Error), c.kill())
 	case opts.Keep && !got.answer.Report.TakenDown:
-		return got.answer.Report, c.letGo(got.answer.Report, place)
+		return got.answer.Report, c.letGo(got.answer.Report, opts.StateDir, place)
 	}
 	if err := c.cmd.Wait(); err != nil {
 		return nil, fmt.Errorf("run sandbox: %w", err)
@@ -181,8 +194,8 @@ func (c *child) await(ctx context.Context, opts Options, place *place) (*Report,
 }
 
 // letGo remembers the process inside and leaves it running.
-func (c *child) letGo(r *Report, place *place) error {
-	holder, err := newHolder(c.cmd.Process.Pid)
+func (c *child) letGo(r *Report, stateDir string, place *place) error {
+	holder, err := newHolder(c.cmd.Process.Pid, c.user)
 	if err == nil {
 		err = place.remember(holder)
 	}
@@ -191,6 +204,10 @@ func (c *child) letGo(r *Report, place *place) error {
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("keep sandbox: %w", err), c.kill())
+	}
+	holder.down = "weft sandbox down"
+	if stateDir != "" {
+		holder.down += " --state-dir " + stateDir
 	}
 	r.Holder = holder
 	return c.cmd.Process.Release()

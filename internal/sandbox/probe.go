@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -85,6 +86,23 @@ func pairs(a, b Interface) [][2]netip.Addr {
 		all = append(all, [2]netip.Addr{a.linkLocal, b.linkLocal})
 	}
 	return all
+}
+
+// probesAtOnce bounds how many probes run at once, for their times to mean something.
+const probesAtOnce = 8
+
+// runProbes runs all probes; those that fail take their time, so several run at once.
+func runProbes(ctx context.Context, probes []Probe, paths map[string]string) {
+	slots := make(chan struct{}, probesAtOnce)
+	var all sync.WaitGroup
+	for at := range probes {
+		slots <- struct{}{}
+		all.Go(func() {
+			probes[at].run(ctx, paths)
+			<-slots
+		})
+	}
+	all.Wait()
 }
 
 // run sends the probe's packet. paths maps pods to their namespaces.

@@ -40,10 +40,12 @@ type Pod struct {
 	Name        string `json:"name"`
 	ContainerID string `json:"containerID"`
 	Netns       string `json:"netns"` // path inside the sandbox
-	// Error is why the pod failed, "" when it did not; then it has no interfaces.
+	// Error is what is wrong, "" when nothing is. A pod that could not be attached has no interfaces.
 	Error         string            `json:"error,omitempty"`
 	Interfaces    []Interface       `json:"interfaces"`
 	NetworkStatus []netstatus.Entry `json:"networkStatus"`
+
+	attached bool
 }
 
 func (p Pod) id() string { return p.Namespace + "/" + p.Name }
@@ -145,11 +147,11 @@ func (r *Report) writeLines(b *strings.Builder) {
 		r.writeFaults(b)
 		fmt.Fprintf(b, "\nKept running by process %d. Enter a pod with:\n", r.Holder.PID)
 		for _, p := range r.Pods {
-			if p.Error == "" {
+			if len(p.Interfaces) > 0 {
 				fmt.Fprintf(b, "  %s    # %s\n", r.Holder.Enter(p.Netns), p.id())
 			}
 		}
-		b.WriteString("Take it down with:\n  weft sandbox down\n")
+		fmt.Fprintf(b, "Take it down with:\n  %s\n", r.Holder.down)
 		return
 	}
 	b.WriteByte('\n')

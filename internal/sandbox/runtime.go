@@ -172,7 +172,10 @@ func (r *runtime) add(ctx context.Context, s sandboxed) error {
 }
 
 func (r *runtime) check(ctx context.Context, s sandboxed) error {
-	return explain(r.cni.CheckNetworkList(ctx, r.network, s.call("eth0")))
+	if err := r.cni.CheckNetworkList(ctx, r.network, s.call("eth0")); err != nil {
+		return fmt.Errorf("check: %w", explain(err))
+	}
+	return nil
 }
 
 // del detaches a pod. Like a runtime it is called for pods whose ADD failed, too.
@@ -198,7 +201,7 @@ func (r *runtime) status(ctx context.Context) error {
 
 // explain shows a plugin's error with its code, which users look up.
 func explain(err error) error {
-	if e, ok := errors.AsType[*types.Error](err); ok {
+	if e, ok := errors.AsType[*types.Error](err); ok && e.Code != 0 {
 		return fmt.Errorf("%w (CNI error code %d)", err, e.Code)
 	}
 	return err
