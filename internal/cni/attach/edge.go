@@ -212,14 +212,8 @@ func cniError(command string, err error) *types.Error {
 // success, whoever wrote it; a delegate's words are changed so that it is retried.
 func safeText(command, text string) string {
 	text = fault.Bound(text, maxErrorText)
-	if command != "DEL" {
-		return text
-	}
-	const bad = "not found"
-	for i := 0; i+len(bad) <= len(text); i++ {
-		if strings.EqualFold(text[i:i+len(bad)], bad) {
-			text = text[:i] + "missing" + text[i+len(bad):]
-		}
+	if command == "DEL" {
+		return fault.Hyphenate(text)
 	}
 	return text
 }

@@ -90,7 +90,7 @@ func (f *Fault) Error() string {
 			parts = append(parts, s)
 		}
 	}
-	return Bound(strings.Join(parts, ": "), MaxText)
+	return Hyphenate(Bound(strings.Join(parts, ": "), MaxText))
 }
 
 // Unwrap gives the cause.
@@ -109,8 +109,7 @@ func Quote(s string) string {
 }
 
 // Bound makes s one line of printable UTF-8 of at most max bytes; what was cut
-// off is shown as "…". The words that a runtime would take for success on DEL
-// are hyphenated, wherever they came from.
+// off is shown as "…".
 func Bound(s string, limit int) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
@@ -121,7 +120,6 @@ func Bound(s string, limit int) string {
 		}
 		return r
 	}, s)
-	s = hyphenate(s)
 	if len(s) <= limit {
 		return s
 	}
@@ -136,8 +134,9 @@ func Bound(s string, limit int) string {
 	return s[:cut] + more
 }
 
-// hyphenate turns "not found", in any case, into "not-found".
-func hyphenate(s string) string {
+// Hyphenate turns "not found", in any case, into "not-found": a runtime takes the former
+// for success on DEL. A delegate's words need it there, a Fault's own are never without.
+func Hyphenate(s string) string {
 	const words = "not found"
 	var b []byte
 	for i := 0; i+len(words) <= len(s); i++ {
