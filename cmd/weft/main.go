@@ -39,7 +39,7 @@ var errFound = errors.New("a fault was found")
 
 // run returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := newRoot()
+	root := newRoot() //nolint:contextcheck // the commands take the context that they are executed with
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -337,9 +337,15 @@ func TestOwnPodNetwork(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{"sandbox", "run"}, {"sandbox", "run", "-f", "/nonexistent"}, {"sandbox", "run", "-f", ".", "-o", "xml"},
-		{"sandbox", "run", "-f", ".", "--timeout", "0s"}, {"sandbox", "run", "-f", ".", "--bogus"}, {"sandbox", "run", "-f", ".", "extra"},
-		{"bogus", "x"}, {"sandbox", "bogus"}, {"sandbox", "inside"},
+		{"sandbox", "run"},
+		{"sandbox", "run", "-f", "/nonexistent"},
+		{"sandbox", "run", "-f", ".", "-o", "xml"},
+		{"sandbox", "run", "-f", ".", "--timeout", "0s"},
+		{"sandbox", "run", "-f", ".", "--bogus"},
+		{"sandbox", "run", "-f", ".", "extra"},
+		{"bogus", "x"},
+		{"sandbox", "bogus"},
+		{"sandbox", "inside"},
 	} {
 		if stdout, stderr, code := run(t, command(t, false, args...)); code != 2 || stderr == "" || stdout != "" {
 			t.Errorf("%q: exit code %d, stdout %q, stderr %q", args, code, stdout, stderr)
@@ -407,7 +413,7 @@ func children(pid int) (all []int) {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, task := range tasks {
 		data, _ := os.ReadFile(task)
-		for _, f := range strings.Fields(string(data)) {
+		for f := range strings.FieldsSeq(string(data)) {
 			var child int
 			if _, err := fmt.Sscan(f, &child); err == nil {
 				all = append(all, child)
@@ -428,7 +434,9 @@ func descendants(pid int) []int {
 
 func poll(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); <-tick.C {
 		if done() {
 			return
 		}

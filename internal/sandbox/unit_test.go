@@ -185,10 +185,14 @@ func TestWriteTable(t *testing.T) {
 		{Namespace: "default", Name: "b", Error: "no such network"},
 	}
 	r.Probes = []Probe{
-		{Network: "default/x", From: Endpoint{"default/a", "net1", netip.MustParseAddr("10.1.0.1"), 2},
-			To: Endpoint{"default/b", "net1", netip.MustParseAddr("10.1.0.2"), 2}, Milliseconds: 0.4},
-		{Network: "default/x", From: Endpoint{"default/b", "net1", netip.MustParseAddr("10.1.0.2"), 2},
-			To: Endpoint{"default/a", "net1", netip.MustParseAddr("10.1.0.1"), 2}, Error: "nothing arrived"},
+		{
+			Network: "default/x", From: Endpoint{"default/a", "net1", netip.MustParseAddr("10.1.0.1"), 2},
+			To: Endpoint{"default/b", "net1", netip.MustParseAddr("10.1.0.2"), 2}, Milliseconds: 0.4,
+		},
+		{
+			Network: "default/x", From: Endpoint{"default/b", "net1", netip.MustParseAddr("10.1.0.2"), 2},
+			To: Endpoint{"default/a", "net1", netip.MustParseAddr("10.1.0.1"), 2}, Error: "nothing arrived",
+		},
 	}
 	r.Faults, r.TakenDown = []string{"file x.yaml:3: broken"}, true
 	const want = `POD        INTERFACE  NETWORK    MAC                ADDRESSES               PLUGINS

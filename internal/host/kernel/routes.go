@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -242,16 +243,18 @@ func (r Route) is(ifName string, gw netip.Addr, metric int) bool {
 
 // String shows the route as users of ip(8) know it.
 func (r Route) String() string {
-	s := "default"
+	var s strings.Builder
+	s.WriteString("default")
 	for _, h := range r.Hops {
 		if h.Gateway.IsValid() {
-			s += " via " + h.Gateway.String()
+			s.WriteString(" via " + h.Gateway.String())
 		}
 		if h.Link != "" {
-			s += " dev " + h.Link
+			s.WriteString(" dev " + h.Link)
 		}
 	}
-	return fmt.Sprintf("%s metric %d", s, r.Metric)
+	fmt.Fprintf(&s, " metric %d", r.Metric)
+	return s.String()
 }
 
 func everything(family Family) *net.IPNet {

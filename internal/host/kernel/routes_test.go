@@ -95,48 +95,57 @@ func TestSetDefaultRoute(t *testing.T) {
 				"route add default via 10.1.0.9 dev eth0 metric 100", "route add default dev net1 metric 200",
 				"-6 route add default via fd01::9 dev eth0 metric 100", "-6 route add default dev net1 metric 2000",
 			},
-			[]string{"10.2.0.1", "fd02::1"}, []string{net4, net6},
+			[]string{"10.2.0.1", "fd02::1"},
+			[]string{net4, net6},
 		},
 		"multipath": {
 			[]string{
 				"route replace default nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.9 dev net1",
 				"-6 route append default via fd02::9 dev net1",
 			},
-			[]string{"10.2.0.1", "fd02::1"}, []string{net4, net6},
+			[]string{"10.2.0.1", "fd02::1"},
+			[]string{net4, net6},
 		},
 		"multipath with another metric": {
 			[]string{
 				"route add default metric 50 nexthop via 10.1.0.1 dev eth0 nexthop via 10.2.0.9 dev net1",
 				"-6 route add default metric 50 nexthop via fd01::1 dev eth0 nexthop via fd02::9 dev net1",
 			},
-			[]string{"10.2.0.1", "fd02::1"}, []string{net4, net6},
+			[]string{"10.2.0.1", "fd02::1"},
+			[]string{net4, net6},
 		},
 		"the asked one is second of its metric": {
 			[]string{"route append default via 10.2.0.1 dev net1"},
-			[]string{"10.2.0.1"}, []string{net4, eth6},
+			[]string{"10.2.0.1"},
+			[]string{net4, eth6},
 		},
 		"asked gateway with another metric": {
 			[]string{"route add default via 10.2.0.1 dev net1 metric 7", "-6 route add default via fd02::1 dev net1 metric 7"},
-			[]string{"10.2.0.1", "fd02::1"}, []string{net4, net6},
+			[]string{"10.2.0.1", "fd02::1"},
+			[]string{net4, net6},
 		},
 		"IPv4 through an IPv6 gateway": {
 			[]string{"-4 route add default via inet6 fd02::9 dev net1 metric 9"},
-			[]string{"10.2.0.1"}, []string{net4, eth6},
+			[]string{"10.2.0.1"},
+			[]string{net4, eth6},
 		},
 		"blackhole and type of service": {
 			[]string{
 				"route add blackhole default metric 9", "route add default tos 0x10 via 10.1.0.1 dev eth0",
 				"-6 route add unreachable default metric 9",
 			},
-			[]string{"10.2.0.1", "fd02::1"}, []string{net4, net6},
+			[]string{"10.2.0.1", "fd02::1"},
+			[]string{net4, net6},
 		},
 		"route attributes": {
 			[]string{"route add default via 10.1.0.1 dev eth0 metric 5 mtu 1400 src 10.1.0.2 proto dhcp"},
-			[]string{"10.2.0.1"}, []string{net4, eth6},
+			[]string{"10.2.0.1"},
+			[]string{net4, eth6},
 		},
 		"other tables and prefixes stay": {
 			[]string{"route add default via 10.1.0.1 dev eth0 table 100", "route add 0.0.0.0/8 via 10.1.0.1 dev eth0"},
-			[]string{"10.2.0.1"}, []string{net4, eth6},
+			[]string{"10.2.0.1"},
+			[]string{net4, eth6},
 		},
 	}
 	for name, test := range tests {

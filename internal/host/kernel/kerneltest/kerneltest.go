@@ -7,6 +7,8 @@
 // It owns: the re-execution of a test binary, and namespaces that end with their test.
 // Invariant: nothing of it touches the network that the test binary was started in.
 // It must not know what is tested.
+//
+// Implements: architecture section 5, the level "netns".
 package kerneltest
 
 import (
