@@ -42,7 +42,10 @@ type walk struct {
 const newNetns = "new namespace"
 
 func walks() []walk {
-	calm := func(t *testing.T, tl tools) *scene { return recording(t, tl, nil) }
+	calm := func(t *testing.T, tl tools) *scene {
+		t.Helper()
+		return recording(t, tl, nil)
+	}
 	all := []walk{
 		{name: "ADD then DEL", scene: calm, kill: "ADD", after: []string{"DEL"}, every: 1},
 		{name: "ADD then GC", scene: calm, kill: "ADD", after: []string{"GC"}, every: 4},
@@ -59,12 +62,14 @@ func walks() []walk {
 	all = append(all, walk{
 		name: "DEL while pb sleeps then DEL", kill: "DEL", before: []string{"ADD"}, after: []string{"DEL"}, every: 1,
 		scene: func(t *testing.T, tl tools) *scene {
+			t.Helper()
 			return recording(t, tl, map[string]map[string]any{"pb": {"sleep": map[string]any{"DEL": "1s"}}})
 		},
 		from: lastClone, stall: 300 * time.Millisecond,
 	})
 	for _, kind := range []string{"pa", "pb", "pc"} {
 		asleep := func(t *testing.T, tl tools) *scene {
+			t.Helper()
 			return recording(t, tl, map[string]map[string]any{kind: {
 				"sleep": map[string]any{"ADD": "1m"}, "child": map[string]any{"ADD": "1m"}, "session": kind == "pb",
 			}})
@@ -81,6 +86,7 @@ func walks() []walk {
 
 // failing: the last delegate's ADD fails, so that the run ends with undoing.
 func failing(t *testing.T, tl tools) *scene {
+	t.Helper()
 	s := recording(t, tl, map[string]map[string]any{
 		"pc": {"fail": map[string]any{"ADD": map[string]any{"code": 11, "msg": "no"}}},
 	})
@@ -138,6 +144,7 @@ func runWalks(t *testing.T, tl tools, all []walk, least int64) {
 }
 
 func (w walk) run(t *testing.T, tl tools, killed *atomic.Int64) {
+	t.Helper()
 	s := w.prepare(t, tl)
 	// A slow machine must not look like one that waits, or the walk is too short.
 	calls := s.kill(t, w.kill, ptrace.Command{Stall: 10 * w.stall}).Calls
@@ -183,6 +190,7 @@ func (w walk) prepare(t *testing.T, tl tools) *scene {
 
 // point is one kill, and everything that must be true after it.
 func (w walk) point(t *testing.T, tl tools, n int, fresh bool, killed *atomic.Int64) {
+	t.Helper()
 	s := w.prepare(t, tl)
 	a := s.kill(t, w.kill, ptrace.Command{KillAt: n, Stall: w.stall})
 	// A run that had fewer calls this time ended by itself: that is no kill point.

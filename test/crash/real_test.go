@@ -79,8 +79,10 @@ func realPlugins(t *testing.T, tl tools, h *kernel.Netns, bridge string) *scene 
 	s.netns = pod.Path()
 	conf := func(name, subnet string, more map[string]any) map[string]any {
 		more["cniVersion"], more["name"] = "1.1.0", name
-		more["ipam"] = map[string]any{"type": "host-local", "dataDir": s.at("data"),
-			"ranges": []any{[]any{map[string]any{"subnet": subnet}}}}
+		more["ipam"] = map[string]any{
+			"type": "host-local", "dataDir": s.at("data"),
+			"ranges": []any{[]any{map[string]any{"subnet": subnet}}},
+		}
 		return more
 	}
 	s.networks(t,

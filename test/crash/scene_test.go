@@ -65,8 +65,10 @@ func newScene(t *testing.T, tl tools) *scene {
 	}
 	s.write(t, "manifests/pod.json", map[string]any{
 		"apiVersion": "v1", "kind": "Pod",
-		"metadata": map[string]any{"namespace": "default", "name": "pod-a", "uid": "uid-1",
-			"annotations": map[string]any{"k8s.v1.cni.cncf.io/networks": "neta,netb"}},
+		"metadata": map[string]any{
+			"namespace": "default", "name": "pod-a", "uid": "uid-1",
+			"annotations": map[string]any{"k8s.v1.cni.cncf.io/networks": "neta,netb"},
+		},
 	})
 	return s
 }
@@ -236,8 +238,10 @@ func recording(t *testing.T, tl tools, extra map[string]map[string]any) *scene {
 func (s *scene) delegates(t *testing.T, extra map[string]map[string]any) {
 	t.Helper()
 	conf := func(kind, name string) map[string]any {
-		m := map[string]any{"cniVersion": "1.1.0", "name": name, "type": kind,
-			"log": s.at("calls.jsonl"), "hold": s.at("hold")}
+		m := map[string]any{
+			"cniVersion": "1.1.0", "name": name, "type": kind,
+			"log": s.at("calls.jsonl"), "hold": s.at("hold"),
+		}
 		maps.Copy(m, extra[kind])
 		return m
 	}
