@@ -19,6 +19,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/record"
 	"github.com/weftnet/weft/internal/cni/results"
 	"github.com/weftnet/weft/internal/host/journal"
+	"github.com/weftnet/weft/internal/host/lanes"
 )
 
 // readinessPoll is how often ADD looks for the readiness file.
@@ -79,7 +80,7 @@ func (h *hands) addLocked(ctx context.Context, rec *journal.Record, corrupt bool
 	if err != nil {
 		return nil, err
 	}
-	defer lane.Close() //nolint:errcheck // only its lock matters
+	defer lanes.Release(lane)
 	if err := h.begin(rec, p); err != nil {
 		return nil, err
 	}
@@ -125,7 +126,7 @@ func (h *hands) resume(ctx context.Context, rec *journal.Record) (out []byte, do
 	if err != nil {
 		return nil, false, err
 	}
-	defer lane.Close() //nolint:errcheck // only its lock matters
+	defer lanes.Release(lane)
 	t := &task{hands: h, rec: rec, lane: lane}
 	if err := t.undoEach(ctx, s); err != nil {
 		return nil, false, fmt.Errorf("undo an earlier ADD: %w", err)

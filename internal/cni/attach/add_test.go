@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -104,21 +105,69 @@ func TestAddUndoneWhenADelegateDies(t *testing.T) {
 
 // The deadline ends the delegate and its children, and the ADD is undone.
 func TestAddTimeout(t *testing.T) {
-	r := newRig(t)
-	r.conf["timeout"] = "1s"
-	r.nad("default", "neta", r.delegate("pb", "cniVersion", "1.0.0",
-		"child", map[string]any{"ADD": "1m"}, "sleep", map[string]any{"ADD": "1m"}))
-	r.pod(networks, "neta")
-	r.fails(11, "default/neta", "ADD")
-	for _, e := range r.events() {
-		for _, pid := range []int{e.PID, e.Child} {
-			if pid > 0 && alive(pid) {
-				t.Errorf("process %d of the delegate is still there", pid)
+	for _, session := range []bool{false, true} {
+		t.Run(fmt.Sprintf("child in a session of its own %v", session), func(t *testing.T) {
+			r := newRig(t)
+			r.conf["timeout"] = "3s"
+			r.nad("default", "neta", r.delegate("pb", "cniVersion", "1.0.0", "session", session,
+				"child", map[string]any{"ADD": "1m"}, "sleep", map[string]any{"ADD": "1m"}))
+			r.pod(networks, "neta")
+			add := r.command("ADD")
+			done := make(chan answer, 1)
+			go func() { done <- r.finish(add) }()
+			r.await("pb has a child", func() bool {
+				calls := r.started()
+				return len(calls) == 2 && len(children(t, calls[1].PID)) > 0
+			})
+			pb := r.started()[1].PID
+			left := append(children(t, pb), pb)
+			a := <-done
+			var e cniError
+			if err := json.Unmarshal([]byte(a.stdout), &e); err != nil || e.Code != 11 || !strings.Contains(e.Msg, "default/neta") {
+				t.Errorf("ADD answers %s", a.stdout)
 			}
+			for _, pid := range left {
+				if alive(pid) {
+					t.Errorf("process %d of the delegate is still there", pid)
+				}
+			}
+			r.wantCalls("pa ADD eth0", "pb ADD net1", "pb DEL net1", "pa DEL eth0")
+			r.wantClean()
+		})
+	}
+}
+
+// A daemon that a delegate leaves behind on purpose holds neither record nor lane.
+func TestDaemonOfADelegate(t *testing.T) {
+	r := newRig(t)
+	r.conf["delegateLimit"] = 2
+	r.conf["delegates"] = []any{r.delegate("pa", "cniVersion", "1.0.0", "name", "defnet", "session", true,
+		"child", map[string]any{"ADD": "1m"})}
+	r.pod()
+	var daemons []int
+	for i := range 3 {
+		r.ok("ADD", fmt.Sprintf("CNI_CONTAINERID=c%d", i))
+	}
+	for _, e := range r.events() {
+		if e.Child > 0 {
+			daemons = append(daemons, e.Child)
 		}
 	}
-	r.wantCalls("pa ADD eth0", "pb ADD net1", "pb DEL net1", "pa DEL eth0")
+	for i := range 3 {
+		r.ok("DEL", fmt.Sprintf("CNI_CONTAINERID=c%d", i))
+	}
 	r.wantClean()
+	for _, pid := range daemons {
+		if !alive(pid) {
+			t.Errorf("daemon %d was killed", pid)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(daemons) != 3 {
+		t.Errorf("%d daemons, want 3", len(daemons))
+	}
 }
 
 func TestAddRepeated(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/record"
 	"github.com/weftnet/weft/internal/host/kernel"
+	"github.com/weftnet/weft/internal/host/lanes"
 )
 
 // check runs the CHECK of every attachment of the sandbox and reads the default
@@ -51,7 +52,7 @@ func (h *hands) check(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer lane.Close() //nolint:errcheck // only its lock matters
+	defer lanes.Release(lane)
 	t := &task{hands: h, rec: rec, lane: lane}
 	return nil, errors.Join(t.checkDelegates(ctx, s), h.checkRoutes(s))
 }

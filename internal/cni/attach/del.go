@@ -14,6 +14,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/record"
 	"github.com/weftnet/weft/internal/cni/scratch"
 	"github.com/weftnet/weft/internal/host/journal"
+	"github.com/weftnet/weft/internal/host/lanes"
 )
 
 // givesUpAt is the DEL call from which on success is answered although something is
@@ -65,7 +66,7 @@ func (h *hands) delRecord(ctx context.Context, rec *journal.Record) error {
 	if err != nil {
 		return err
 	}
-	defer lane.Close() //nolint:errcheck // only its lock matters
+	defer lanes.Release(lane)
 	t := &task{hands: h, rec: rec, lane: lane, ofRuntime: true}
 	err = t.undoAll(ctx, s)
 	if err == nil || h.conf.RetryDeleteOnError || s.Deletes+1 < givesUpAt {
@@ -139,7 +140,7 @@ func (h *hands) undoOwnDelegates(ctx context.Context, rec *journal.Record) {
 		h.log.Warn(err.Error())
 		return
 	}
-	defer lane.Close() //nolint:errcheck // only its lock matters
+	defer lanes.Release(lane)
 	t := &task{hands: h, rec: rec, lane: lane}
 	for i := len(p.Attachments) - 1; i >= 0; i-- {
 		call := t.call(i, p.Attachments[i], nil)

@@ -21,6 +21,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/record"
 	"github.com/weftnet/weft/internal/cni/scratch"
 	"github.com/weftnet/weft/internal/host/journal"
+	"github.com/weftnet/weft/internal/host/lanes"
 )
 
 // drainTimeout is how long GC waits for running ADDs before it leaves the networks alone.
@@ -140,7 +141,7 @@ func (h *hands) undoRecord(ctx context.Context, rec *journal.Record) error {
 	if err != nil {
 		return err
 	}
-	defer lane.Close() //nolint:errcheck // only its lock matters
+	defer lanes.Release(lane)
 	t := &task{hands: h, rec: rec, lane: lane}
 	if err := t.undoAll(ctx, s); err != nil {
 		return fmt.Errorf("sandbox %s: %w", rec.Key(), err)
@@ -200,7 +201,7 @@ func (h *hands) gcNetworks(ctx context.Context, nets networks) error {
 	if err != nil {
 		return err
 	}
-	defer lane.Close() //nolint:errcheck // only its lock matters
+	defer lanes.Release(lane)
 	var faults []error
 	for _, n := range nets.sorted() {
 		call := chain.Call{Network: n, Path: h.path(), Inherit: []*os.File{lane}}

@@ -29,6 +29,8 @@ const (
 	// drain is how long the output of a plugin that has ended is waited for: a process
 	// that it left behind may keep the pipes open for ever.
 	drain = 500 * time.Millisecond
+	// restTimeout bounds the search for what a killed plugin left behind.
+	restTimeout = 2 * time.Second
 	// busyTries with a pause that doubles from busyPause, 1.3 s in all, outlast an installer
 	// that is writing the plugin's binary at this moment.
 	busyTries = 8
@@ -75,6 +77,9 @@ func (p *process) run(ctx context.Context) (stdout []byte, err error) {
 	if !stop() {
 		<-killed
 	}
+	if ctx.Err() != nil {
+		p.endRest(ctx)
+	}
 	err = cmd.Wait()
 	if errors.Is(err, exec.ErrWaitDelay) {
 		err = nil // it ended well; somebody whom it left behind keeps its pipes
@@ -86,6 +91,19 @@ func (p *process) run(ctx context.Context) (stdout []byte, err error) {
 		err = fmt.Errorf("killed with its process group: %w", context.Cause(ctx))
 	}
 	return out.buf.Bytes(), err
+}
+
+// endRest ends what a killed plugin left in sessions of its own: it still has a
+// descriptor that the plugin inherited, and would go on behind the undo's back.
+func (p *process) endRest(ctx context.Context) {
+	if len(p.inherit) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restTimeout)
+	defer cancel()
+	if err := EndGroup(ctx, Group{}, p.inherit[0]); err != nil {
+		_, _ = fmt.Fprintf(p.stderr, "%v\n", err)
+	}
 }
 
 // start starts the plugin, trying again while its binary is being written.

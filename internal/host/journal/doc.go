@@ -17,8 +17,8 @@
 //   - A path is created, replaced or removed only by who holds the flock of the file that
 //     the path names; a lock got on any other file is let go and taken again.
 //   - The lock is on a read-only descriptor that delegates inherit; the descriptor that
-//     writes is close-on-exec. Nobody unlocks: the lock ends with its last descriptor, so a
-//     delegate that outlives a killed Weft still holds it.
+//     writes is close-on-exec. Close unlocks; without it, when Weft is killed, the lock lasts
+//     as long as a delegate that has the descriptor.
 //   - A temporary file <key>.jsonl.tmp exists only while <key>.jsonl does.
 //   - The file is a sequence of whole lines and at most one torn line, which is the last and
 //     was not recorded.

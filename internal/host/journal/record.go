@@ -107,7 +107,7 @@ func (r *Record) Quarantine(reason string) error {
 	return err
 }
 
-// Close lets the lock go, unless a delegate holds it too. An empty placeholder is removed.
+// Close lets the lock go, for whoever inherited it as well. An empty placeholder is removed.
 func (r *Record) Close() error {
 	if r.lock == nil {
 		return nil
@@ -123,8 +123,10 @@ func (r *Record) Close() error {
 	return nil
 }
 
+// closeFiles unlocks rather than just closes: a daemon that a delegate left behind on
+// purpose has the descriptor too, and must not hold the record for ever.
 func (r *Record) closeFiles() error {
-	err := r.lock.Close()
+	err := errors.Join(syscall.Flock(int(r.lock.Fd()), syscall.LOCK_UN), r.lock.Close())
 	if r.write != nil {
 		err = errors.Join(err, r.write.Close())
 	}

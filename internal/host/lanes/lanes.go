@@ -73,7 +73,8 @@ func Open(stateDir string, limit int) (*Lanes, error) {
 }
 
 // Take gives a slot, and waits for one until ctx ends; the error is ErrBusy then. The slot
-// is free again when the file, and every descriptor that was inherited from it, is closed.
+// is free again at Release, or, when the caller is killed, when every descriptor that was
+// inherited from the file is closed.
 func (l *Lanes) Take(ctx context.Context, urgent bool) (*os.File, error) {
 	gate, first := "gate", l.kept
 	if urgent {
@@ -95,6 +96,14 @@ func (l *Lanes) Take(ctx context.Context, urgent bool) (*os.File, error) {
 			return nil, err
 		}
 	}
+}
+
+// Release frees a slot, whoever else has inherited its descriptor: a daemon that a delegate
+// left behind on purpose must not take a slot for ever.
+func Release(slot *os.File) {
+	// Unlocking an open file of ours cannot fail, and closing it unlocks as well.
+	_ = syscall.Flock(int(slot.Fd()), syscall.LOCK_UN)
+	_ = slot.Close()
 }
 
 // pass waits until this call is the one of its kind that may look for a slot.
