@@ -68,9 +68,9 @@ func FuzzBound(f *testing.F) {
 		if limit < 0 || limit > 1<<16 {
 			return
 		}
-		got := fault.Bound(s, limit)
+		got := fault.Hyphenate(fault.Bound(s, limit))
 		if len(got) > limit || !utf8.ValidString(got) || strings.ContainsAny(got, "\n\r\x00\u202e") || strings.Contains(strings.ToLower(got), "not found") {
-			t.Errorf("Bound(%q, %d) = %q", s, limit, got)
+			t.Errorf("Hyphenate(Bound(%q, %d)) = %q", s, limit, got)
 		}
 	})
 }

@@ -199,6 +199,7 @@ func TestNetworkFaults(t *testing.T) {
 		`{"plugins":{}}`: "plugins: is an object, an array",
 		`{"plugins":[{"type":"a"},{"name":"b"}]}`:            "plugins[1].type: is missing",
 		`{"plugins":[{"type":"a"},null]}`:                    "plugins[1]: is null",
+		`{"plugins":[{"type":"multus-shim"}]}`:               `plugins[0].type: "multus-shim" would call Weft again`,
 		`{"type":7}`:                                         "type: is a number",
 		`{"type":""}`:                                        `type: "" is empty`,
 		`{"type":".."}`:                                      `type: ".." is a directory`,

@@ -144,6 +144,8 @@ func (p *parser) plugin(o *Object, prefix string) Plugin {
 		p.fault(prefix+"type", "is %s, a string is needed", Kind(raw))
 	} else if err := PluginType(name); err != nil {
 		p.fault(prefix+"type", "%s %w", fault.Quote(name), err)
+	} else if name == "weft-cni" || name == "multus" || name == "multus-shim" {
+		p.fault(prefix+"type", "%s would call Weft again, without end", fault.Quote(name))
 	} else {
 		plugin.Type = name
 	}

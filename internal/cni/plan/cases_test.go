@@ -110,7 +110,7 @@ func TestCases(t *testing.T) {
 		{name: "capitals", w: world{networks: "NetA"}, fault: []string{networks + "[0]", `"NetA"`}},
 		{name: "no such NAD", w: world{networks: "gone"}, fault: []string{networks + "[0]", `"default/gone"`, "does not exist"}},
 		{name: "type with a slash", w: world{nads: kube, networks: "slash"}, fault: []string{"NetworkAttachmentDefinition default/slash", "spec.config plugins[1].type", "slash"}},
-		{name: "calls itself", w: world{nads: kube, networks: "self"}, fault: []string{"NetworkAttachmentDefinition default/self", "spec.config plugins[0].type", "multus"}},
+		{name: "calls itself", w: world{nads: kube, networks: "self"}, fault: []string{"NetworkAttachmentDefinition default/self", "spec.config type", "multus"}},
 		{name: "unknown version", w: world{nads: kube, networks: "old"}, fault: []string{"NetworkAttachmentDefinition default/old", "spec.config cniVersion", `"1.2"`}},
 		{name: "no plugins", w: world{nads: kube, networks: "noplugins,noplugins"}, fault: []string{"NetworkAttachmentDefinition default/noplugins", "spec.config plugins", "is empty"}},
 		{name: "no networks but the conf's", w: world{noPod: true, conf: `"delegates":[{"name":"a","type":"pa"},{"name":"b","type":"pb"}]`}, want: []string{"eth0 a", "net1 b"}},

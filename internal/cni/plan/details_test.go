@@ -129,6 +129,13 @@ func TestArgs(t *testing.T) {
 	}
 }
 
+func TestDelegateWithoutName(t *testing.T) {
+	in := (&world{conf: `"delegates":[{"type":"pa"}]`, noPod: true}).input(t)
+	in.Conf.Name = ""
+	_, err := plan.Make(in)
+	wantFault(t, err, fault.Config, "configuration: delegates[0].name: is missing")
+}
+
 func TestEnvironment(t *testing.T) {
 	w := world{args: "K8S_POD_NAME"}
 	_, err := w.make(t)

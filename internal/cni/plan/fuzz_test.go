@@ -136,6 +136,7 @@ func TestNamesProperty(t *testing.T) {
 
 // input100 is a pod with 100 networks, each of another NAD and with requests.
 func input100(t testing.TB) plan.Input {
+	t.Helper()
 	var items []string
 	for i := range 100 {
 		items = append(items, fmt.Sprintf(`{"name":"net-%d","ips":["10.0.%d.5/24"],"mac":"02:00:00:00:00:%02x","cni-args":{"vlan":%d}}`, i, i, i, i))

@@ -6,6 +6,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/netconf"
@@ -17,7 +18,7 @@ import (
 // nothing in its input, and the Plan shares configuration bytes with it.
 func Make(in Input) (Output, error) {
 	p := &planner{in: in, conf: in.Conf, nads: map[NADRef]*resolved{}}
-	p.object = "configuration " + in.Conf.Name
+	p.object = p.confObject()
 	if in.Pod != nil {
 		p.object = "pod " + in.Pod.Namespace + "/" + in.Pod.Name
 	}
@@ -71,8 +72,10 @@ func (p *planner) fault(field, format string, args ...any) {
 }
 
 func (p *planner) confFault(field, format string, args ...any) {
-	p.faults = append(p.faults, fault.New(fault.Config, "configuration "+p.conf.Name, field, format, args...))
+	p.faults = append(p.faults, fault.New(fault.Config, p.confObject(), field, format, args...))
 }
+
+func (p *planner) confObject() string { return strings.TrimSpace("configuration " + p.conf.Name) }
 
 // slotFault is a fault of what asks for a slot: the pod, or the configuration.
 func (p *planner) slotFault(s *slot, field, format string, args ...any) {

@@ -114,7 +114,7 @@ func (p *planner) add(from string, r *resolved, e *selection.Element) {
 
 func (p *planner) delegate(i int) *resolved {
 	r := &resolved{network: p.conf.Delegates[i], ok: true}
-	p.complete(r, p.conf.Name, "configuration "+p.conf.Name, fmt.Sprintf("delegates[%d]", i))
+	p.complete(r, p.conf.Name, p.confObject(), fmt.Sprintf("delegates[%d].", i))
 	r.label = r.network.Name
 	return r
 }
@@ -210,7 +210,7 @@ func (p *planner) decodeNAD(r *resolved, nad NAD) {
 		network, err := netconf.ParseNetwork([]byte(nad.Config), object)
 		r.network = network
 		if r.ok = p.absorb("spec.config", err); r.ok {
-			p.complete(r, r.nad.Name, object, "spec.config")
+			p.complete(r, r.nad.Name, object, "spec.config ")
 		}
 		return
 	}
@@ -231,23 +231,17 @@ func (p *planner) decodeNAD(r *resolved, nad NAD) {
 	}
 }
 
-// complete gives a network what it may leave out, and refuses what would call Weft again.
-func (p *planner) complete(r *resolved, name, object, field string) {
+// complete gives a network what it may leave out. prefix leads to its keys in the object.
+func (p *planner) complete(r *resolved, name, object, prefix string) {
 	n := &r.network
 	if n.Name == "" {
 		n.Name = name
 	}
 	if n.Name == "" {
-		p.faults = append(p.faults, fault.New(fault.Config, object, strings.TrimSpace(field+" name"), "is missing, a network needs a name"))
+		p.faults = append(p.faults, fault.New(fault.Config, object, prefix+"name", "is missing, a network needs a name"))
 	}
 	if n.CNIVersion == "" {
 		n.CNIVersion = p.conf.CNIVersion
-	}
-	for i, plugin := range n.Plugins {
-		if plugin.Type == "weft-cni" || plugin.Type == "multus" || plugin.Type == "multus-shim" {
-			p.faults = append(p.faults, fault.New(fault.Config, object, strings.TrimSpace(fmt.Sprintf("%s plugins[%d].type", field, i)),
-				"%s would call this plugin again, without end", fault.Quote(plugin.Type)))
-		}
 	}
 }
 

@@ -6,6 +6,7 @@ package plan_test
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"reflect"
 	"strings"
 	"testing"
@@ -68,9 +69,7 @@ func (w *world) input(t testing.TB) plan.Input {
 	if w.uid != "" {
 		in.Pod.UID = w.uid
 	}
-	for k, v := range w.notes {
-		in.Pod.Annotations[k] = v
-	}
+	maps.Copy(in.Pod.Annotations, w.notes)
 	if w.networks != "" {
 		in.Pod.Annotations[plan.NetworksAnnotation] = w.networks
 	}
@@ -131,9 +130,7 @@ func (w *world) make(t testing.TB) (*plan.Plan, error) {
 				t.Fatal("devices are asked for again")
 			}
 			in.Devices = map[string][]string{}
-			for k, v := range w.devices {
-				in.Devices[k] = v
-			}
+			maps.Copy(in.Devices, w.devices)
 		}
 	}
 	t.Fatal("Make never has enough")

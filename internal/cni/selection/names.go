@@ -76,8 +76,7 @@ func label(s string) bool {
 	return s != ""
 }
 
-// hardwareAddress says why s is no address of n bytes in one of the three usual
-// forms: 00:11:22:33:44:55, 00-11-22-33-44-55, 0011.2233.4455.
+// hardwareAddress reads an address of n bytes in one of the three usual forms: 00:11:22:33:44:55, 00-11-22-33-44-55, 0011.2233.4455.
 func hardwareAddress(s string, n int) ([]byte, error) {
 	digits, sep := 2, ":"
 	switch {
