@@ -377,3 +377,19 @@ func TestPlanRoundTrip(t *testing.T) {
 		t.Errorf("the plan changed on the wire: %s", b)
 	}
 }
+
+// STATUS and GC look the cluster network up as ADD does, without a pod.
+func TestLookUpWithoutPod(t *testing.T) {
+	in := (&world{conf: `"clusterNetwork":"cn"`, noPod: true}).input(t)
+	in.LookUp = true
+	out, err := plan.Make(in)
+	want := []plan.NADRef{{Namespace: "kube-system", Name: "cn"}}
+	if diff := cmp.Diff(want, out.NeedNADs); err != nil || diff != "" {
+		t.Fatalf("error %v, NADs (-want +got):\n%s", err, diff)
+	}
+	in.NADs[want[0]] = plan.NAD{Found: true, Config: `{"type":"pn"}`}
+	out, err = plan.Make(in)
+	if err != nil || out.Plan == nil || out.Plan.Attachments[0].Network != "kube-system/cn" {
+		t.Errorf("plan %+v, error %v", out.Plan, err)
+	}
+}
