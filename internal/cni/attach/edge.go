@@ -37,19 +37,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"runtime/debug"
 	"strings"
-	"syscall"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/weftnet/weft/internal/cni/chain"
 	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/cni/selection"
 )
 
 const (
@@ -78,14 +76,14 @@ type request struct {
 type variable struct {
 	name     string
 	needed   string // commands, separated by blanks
-	validate func(string) *types.Error
+	validate func(string) error
 }
 
 func variables() []variable {
 	return []variable{
-		{"CNI_CONTAINERID", "ADD DEL CHECK", utils.ValidateContainerID},
+		{"CNI_CONTAINERID", "ADD DEL CHECK", netconf.NetworkName}, // CNI has one rule for both,
 		{"CNI_NETNS", "ADD CHECK", nil},
-		{"CNI_IFNAME", "ADD DEL CHECK", utils.ValidateInterfaceName},
+		{"CNI_IFNAME", "ADD DEL CHECK", selection.InterfaceName},
 		{"CNI_ARGS", "", nil},
 		{"CNI_PATH", "ADD DEL CHECK GC STATUS", nil},
 	}
@@ -106,9 +104,9 @@ func Main(p Process) int {
 		_, _ = fmt.Fprintf(p.Stderr, "%s\n\nCNI versions: %s\n", about, strings.Join(version.All.SupportedVersions(), ", "))
 		return 0
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	out, err := serve(ctx, p, command)
+	// No signal is caught: SIGTERM ends this process as SIGKILL would, which the journal is
+	// made for, and catching one costs threads in every call.
+	out, err := serve(context.Background(), p, command)
 	if err == nil {
 		if _, err = p.Stdout.Write(out); err == nil {
 			return 0
@@ -175,7 +173,7 @@ func read(p Process, command string) (request, error) {
 			return req, fault.New(fault.Environment, v.name, "", "not set, but %s needs it", command)
 		case value != "" && needed && v.validate != nil:
 			if err := v.validate(value); err != nil {
-				return req, fault.New(fault.Environment, v.name, "", "%s: %s", fault.Quote(value), err.Error())
+				return req, fault.New(fault.Environment, v.name, "", "%s %w", fault.Quote(value), err)
 			}
 		}
 		*into[v.name] = value
