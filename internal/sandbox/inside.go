@@ -134,6 +134,10 @@ func (i *inside) prepare() error {
 	if err := setUpMounts(append([]string{i.Dir}, i.BinDirs...)); err != nil {
 		return fmt.Errorf("%w: %w", errSetUp, err)
 	}
+	// Nothing of the machine is held on to by a sandbox that is kept.
+	if err := os.Chdir("/"); err != nil {
+		return fmt.Errorf("%w: %w", errSetUp, err)
+	}
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return fmt.Errorf("make directory of namespaces: %w", err)
 	}

@@ -24,7 +24,7 @@ import (
 const (
 	// probeTime bounds one probe. The first packet over a bridge may wait for the address of
 	// its target to be found, and a new IPv6 address for the kernel to allow its use.
-	probeTime = 3 * time.Second
+	probeTime = 5 * time.Second
 	// resendAfter is when the packet is sent again: a link may drop while it comes up.
 	resendAfter = 200 * time.Millisecond
 )
