@@ -8,7 +8,7 @@
 // Invariant: nothing of it touches the network that the test binary was started in.
 // It must not know what is tested.
 //
-// Implements: architecture section 5, the level "netns".
+// Implements: architecture 5, the level "netns".
 package kerneltest
 
 import (
