@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,9 +58,7 @@ func conf(tb testing.TB, more map[string]any) []byte {
 		"cniVersion": "1.0.0", "name": "m", "type": "weft-cni",
 		"delegates": []any{map[string]any{"cniVersion": "1.0.0", "name": "defnet", "type": "pa"}},
 	}
-	for k, v := range more {
-		all[k] = v
-	}
+	maps.Copy(all, more)
 	b, err := json.Marshal(all)
 	if err != nil {
 		tb.Fatal(err)
@@ -101,6 +100,7 @@ func ask(tb testing.TB, req wire.PlanRequest, read func(plan.Need) plan.File) (*
 }
 
 func noFile(tb testing.TB) func(plan.Need) plan.File {
+	tb.Helper()
 	return func(n plan.Need) plan.File {
 		tb.Errorf("asked for %s", n)
 		return plan.File{}

@@ -48,7 +48,7 @@ func (d *jsonDecoder) next() (*yaml.Node, error) {
 		return nil, err
 	}
 	n, err := d.value(t, 0)
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
 	return n, err

@@ -148,29 +148,43 @@ func (p *parser) object(n *yaml.Node, kind string, depth int) {
 	if k := v.text(top, "", "kind"); k != "" {
 		kind = k
 	}
-	group, _, _ := strings.Cut(apiVersion, "/")
-	switch {
-	case v.err != nil:
-	case kind == "":
-		v.fail("kind", "is missing")
-	case kind == "Pod":
-		// Items of a PodList may leave their apiVersion out.
-		if apiVersion == "v1" || apiVersion == "" && depth > 0 {
-			p.pod(v, top, place)
-		} else {
-			v.fail("apiVersion", "of a Pod is v1, not %s", fault.Quote(apiVersion))
-		}
-	case kind == nadKind:
-		if group == nadGroup || apiVersion == "" && depth > 0 {
-			p.nad(v, top, place)
-		} else {
-			v.fail("apiVersion", "of a %s is %s/v1, not %s", nadKind, nadGroup, fault.Quote(apiVersion))
-		}
-	case strings.HasSuffix(kind, "List") && top["items"] != nil:
-		p.list(v, top["items"], strings.TrimSuffix(kind, "List"), depth)
+	if v.err == nil {
+		p.take(v, top, kind, typed{apiVersion: apiVersion, place: place, depth: depth})
 	}
 	if v.err != nil {
 		p.warnAt(place, v.field, "%v; the object is skipped", v.err)
+	}
+}
+
+// typed is what is known of an object besides its kind.
+type typed struct {
+	apiVersion string
+	place      Place
+	depth      int // of lists around it
+}
+
+// group tells whether the object is of an API group; items of a typed list may
+// leave their apiVersion out.
+func (o typed) group(want string) bool {
+	group, _, _ := strings.Cut(o.apiVersion, "/")
+	return group == want || o.apiVersion == "" && o.depth > 0
+}
+
+// take takes an object in by its kind.
+func (p *parser) take(v *view, top map[string]*yaml.Node, kind string, o typed) {
+	switch {
+	case kind == "":
+		v.fail("kind", "is missing")
+	case kind == "Pod" && o.group("v1"): // the core group has no name: this is its version
+		p.pod(v, top, o.place)
+	case kind == "Pod":
+		v.fail("apiVersion", "of a Pod is v1, not %s", fault.Quote(o.apiVersion))
+	case kind == nadKind && o.group(nadGroup):
+		p.nad(v, top, o.place)
+	case kind == nadKind:
+		v.fail("apiVersion", "of a %s is %s/v1, not %s", nadKind, nadGroup, fault.Quote(o.apiVersion))
+	case strings.HasSuffix(kind, "List") && top["items"] != nil:
+		p.list(v, top["items"], strings.TrimSuffix(kind, "List"), o.depth)
 	}
 }
 

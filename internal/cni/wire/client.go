@@ -25,6 +25,8 @@ type Client struct {
 	conn *os.File // stream socket, nonblocking, so that deadlines work
 	name string   // "planner at /run/weft/agent.sock"
 	proc *process // nil when dialled
+
+	wantsReport bool // said beside the last plan
 }
 
 // Plan asks for the plan of an ADD and reads the files that the planner needs
@@ -33,31 +35,26 @@ type Client struct {
 // is too large, 100 when what it says is not the protocol. After an error other
 // than the planner's own the client is only good for Close.
 func (c *Client) Plan(ctx context.Context, req PlanRequest, read func(plan.Need) plan.File) (*plan.Plan, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, c.faultf(fault.TryLater, err, "deadline has passed")
+	stop, err := c.until(ctx)
+	if err != nil {
+		return nil, err
 	}
-	if d, ok := ctx.Deadline(); ok {
-		if err := c.conn.SetDeadline(d); err != nil {
-			return nil, c.faultf(fault.Internal, err, "set deadline: %v", err)
-		}
-	}
-	// A cancelled context wakes a read or write that is under way.
-	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 
 	have := map[plan.Need]bool{}
 	for _, f := range req.Files {
 		have[f.Need] = true
 	}
-	id := req.Sandbox.ContainerID + "-" + req.Sandbox.IfName
+	c.wantsReport = false
 	for round := range maxRounds {
 		res, err := c.exchange(ctx, Request{
-			Version: Version, RequestID: id + "/" + strconv.Itoa(round), Verb: VerbPlan, Plan: &req,
+			RequestID: requestID(req.Sandbox, strconv.Itoa(round)), Verb: VerbPlan, Plan: &req,
 		})
 		if err != nil {
 			return nil, err
 		}
 		if res.Plan != nil {
+			c.wantsReport = res.Report
 			return res.Plan, nil
 		}
 		for _, need := range res.Need {
@@ -73,17 +70,61 @@ func (c *Client) Plan(ctx context.Context, req PlanRequest, read func(plan.Need)
 	return nil, c.faultf(fault.Internal, nil, "still asks for files after %d rounds", maxRounds)
 }
 
-// exchange sends one request and returns the plan or the needs that answer it.
+// WantsReport says whether the planner that gave the last plan wants to know how the ADD went.
+func (c *Client) WantsReport() bool { return c.wantsReport }
+
+// Report tells the planner how the ADD went, over the connection that gave the plan, and
+// waits until that stands where users look. Errors are as those of Plan: 11 when time may
+// mend it, 7 when somebody has to.
+func (c *Client) Report(ctx context.Context, req ReportRequest) error {
+	stop, err := c.until(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	_, err = c.exchange(ctx, Request{RequestID: requestID(req.Sandbox, VerbReport), Verb: VerbReport, Report: &req})
+	return err
+}
+
+func requestID(s plan.Sandbox, what string) string { return s.ContainerID + "-" + s.IfName + "/" + what }
+
+// until gives the connection the deadline of ctx, until stop is called.
+func (c *Client) until(ctx context.Context) (stop func() bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, c.faultf(fault.TryLater, err, "deadline has passed")
+	}
+	deadline, _ := ctx.Deadline() // none is the zero time, which takes an earlier call's away
+	if err := c.conn.SetDeadline(deadline); err != nil {
+		return nil, c.faultf(fault.Internal, err, "set deadline: %v", err)
+	}
+	// A cancelled context wakes a read or write that is under way.
+	return context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) }), nil
+}
+
+// send sends one request.
+func (c *Client) send(ctx context.Context, req Request) error {
+	err := Write(c.conn, req)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrTooLarge):
+		return c.faultf(fault.Config, err, "request is too large: %v", err)
+	}
+	// A planner that refuses a frame answers before it hangs up: read on.
+	if res := (&Response{}); Read(c.conn, res) == nil && res.Error != nil {
+		return c.answered(res.Error)
+	}
+	return c.broken(ctx, err)
+}
+
+// exchange sends one request and returns what answers it other than an error.
 func (c *Client) exchange(ctx context.Context, req Request) (*Response, error) {
-	if err := Write(c.conn, req); err != nil {
-		if errors.Is(err, ErrTooLarge) {
-			return nil, c.faultf(fault.Config, err, "request is too large: %v", err)
-		}
-		// A planner that refuses a frame answers before it hangs up: read on.
-		if res := (&Response{}); Read(c.conn, res) == nil && res.Error != nil {
-			return nil, c.answered(res.Error)
-		}
-		return nil, c.broken(ctx, err)
+	req.Version = Version
+	if d, ok := ctx.Deadline(); ok {
+		req.TimeoutMS = max(1, time.Until(d).Milliseconds())
+	}
+	if err := c.send(ctx, req); err != nil {
+		return nil, err
 	}
 	var res Response
 	if err := Read(c.conn, &res); err != nil {
@@ -94,14 +135,31 @@ func (c *Client) exchange(ctx context.Context, req Request) (*Response, error) {
 	case res.RequestID != req.RequestID && (res.RequestID != "" || res.Error == nil):
 		return nil, c.faultf(fault.Internal, nil, "answers request %s, asked was %s",
 			fault.Quote(res.RequestID), fault.Quote(req.RequestID))
-	case res.Error != nil && res.Plan == nil && len(res.Need) == 0:
+	case res.Error != nil && res.Plan == nil && len(res.Need) == 0 && !res.Done:
 		return nil, c.answered(res.Error) // also of another version: it says which ones it knows
 	case res.Version < oldestVersion || res.Version > Version:
 		return nil, c.faultf(fault.TryLater, nil, "answers in protocol version %d, known are %s", res.Version, KnownVersions())
-	case res.Error == nil && (res.Plan != nil) != (len(res.Need) > 0):
+	case res.Error == nil && req.answeredBy(res):
 		return &res, nil
 	}
-	return nil, c.faultf(fault.Internal, nil, "answers with other than one of plan, need and error")
+	return nil, c.faultf(fault.Internal, nil, "answers with other than %s", req.answers())
+}
+
+// answeredBy says whether res, which is no error, is an answer to r.
+func (r Request) answeredBy(res Response) bool {
+	isPlan, isNeed := res.Plan != nil, len(res.Need) > 0
+	if r.Verb == VerbReport {
+		return res.Done && !isPlan && !isNeed
+	}
+	return isPlan != isNeed && !res.Done
+}
+
+// answers names what may answer r.
+func (r Request) answers() string {
+	if r.Verb == VerbReport {
+		return "one of done and error"
+	}
+	return "one of plan, need and error"
 }
 
 // answered is the planner's own error as a fault.

@@ -49,9 +49,9 @@ func listen(t *testing.T, peer func(net.Conn)) string {
 	return socket
 }
 
-func dial(t *testing.T, ctx context.Context, peer func(net.Conn)) *Client {
+func dial(t *testing.T, peer func(net.Conn)) *Client {
 	t.Helper()
-	c, err := Dial(ctx, listen(t, peer))
+	c, err := Dial(t.Context(), listen(t, peer))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,6 +66,7 @@ var testRequest = PlanRequest{
 
 // noFile fails the test when a file is asked for.
 func noFile(t *testing.T) func(plan.Need) plan.File {
+	t.Helper()
 	return func(n plan.Need) plan.File {
 		t.Errorf("asked for %s", n)
 		return plan.File{}
@@ -74,7 +75,7 @@ func noFile(t *testing.T) func(plan.Need) plan.File {
 
 func TestPlanWithNeeds(t *testing.T) {
 	var seen []Request
-	c := dial(t, t.Context(), func(conn net.Conn) {
+	c := dial(t, func(conn net.Conn) {
 		_ = Serve(conn, conn, func(req Request) Response {
 			seen = append(seen, req)
 			switch len(req.Plan.Files) {
@@ -182,7 +183,7 @@ func TestPlanFaults(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client := dial(t, t.Context(), c.peer)
+			client := dial(t, c.peer)
 			p, err := client.Plan(t.Context(), testRequest, func(plan.Need) plan.File { return plan.File{} })
 			f, ok := errors.AsType[*fault.Fault](err)
 			if !ok || p != nil {
@@ -208,20 +209,20 @@ func TestPlanHoldsItsDeadline(t *testing.T) {
 			}
 			var one [1]byte
 			_ = conn.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
-			if _, err := conn.Read(one[:]); err == io.EOF {
+			if _, err := conn.Read(one[:]); errors.Is(err, io.EOF) {
 				return
 			}
 		}
 	}
 	big := testRequest
-	big.Conf = make([]byte, 8<<20)
+	big.Conf = make([]byte, 1<<20)
 	for name, c := range map[string]struct {
 		peer func(net.Conn)
 		req  PlanRequest
 	}{"silent": {silent, testRequest}, "trickling header": {trickle, testRequest}, "deaf": {nil, big}} {
 		for _, how := range []string{"deadline", "cancel"} {
 			t.Run(name+"/"+how, func(t *testing.T) {
-				client := dial(t, t.Context(), c.peer)
+				client := dial(t, c.peer)
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				if how == "cancel" {
 					cancel()
@@ -245,7 +246,7 @@ func TestPlanHoldsItsDeadline(t *testing.T) {
 		}
 	}
 	t.Run("already past", func(t *testing.T) {
-		client := dial(t, t.Context(), silent)
+		client := dial(t, silent)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err := client.Plan(ctx, testRequest, noFile(t))
@@ -256,9 +257,9 @@ func TestPlanHoldsItsDeadline(t *testing.T) {
 }
 
 func TestPlanRefusesWhatCannotBeSent(t *testing.T) {
-	client := dial(t, t.Context(), func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	client := dial(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	req := testRequest
-	req.Conf = make([]byte, MaxMessage)
+	req.Conf = make([]byte, MaxMessage/4*3) // base64 makes four of three
 	_, err := client.Plan(t.Context(), req, noFile(t))
 	if f, ok := errors.AsType[*fault.Fault](err); !ok || f.Code != fault.Config || !errors.Is(err, ErrTooLarge) {
 		t.Errorf("error %v, want code 7", err)

@@ -31,7 +31,11 @@ func Write(w io.Writer, v any) error {
 	if err := enc.Encode(v); err != nil {
 		return fmt.Errorf("encode message: %w", err)
 	}
-	frame := buf.Bytes()
+	return writeFrame(w, buf.Bytes())
+}
+
+// writeFrame fills in the header that frame begins with, and sends it.
+func writeFrame(w io.Writer, frame []byte) error {
 	size := len(frame) - headerSize
 	if size > MaxMessage {
 		return fmt.Errorf("send message of %d bytes: %w", size, ErrTooLarge)
@@ -50,7 +54,7 @@ func Write(w io.Writer, v any) error {
 func Read(r io.Reader, v any) error {
 	var header [headerSize]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return err
 		}
 		return fmt.Errorf("receive message: %w", err)
@@ -62,7 +66,7 @@ func Read(r io.Reader, v any) error {
 	// The buffer grows with what really arrives: four bytes alone must not cost 32 MiB.
 	var body bytes.Buffer
 	if _, err := io.CopyN(&body, r, size); err != nil {
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 		return fmt.Errorf("receive message: %w", err)

@@ -157,7 +157,7 @@ func TestRecordedRequests(t *testing.T) {
 // those of version 1 did.
 func TestRecordedResponses(t *testing.T) {
 	var seen []Request
-	c := dial(t, t.Context(), func(conn net.Conn) {
+	c := dial(t, func(conn net.Conn) {
 		for _, name := range []string{"need", "need2", "plan"} {
 			var req Request
 			if Read(conn, &req) != nil {
@@ -196,7 +196,7 @@ func TestRecordedResponses(t *testing.T) {
 }
 
 func TestRecordedError(t *testing.T) {
-	c := dial(t, t.Context(), func(conn net.Conn) {
+	c := dial(t, func(conn net.Conn) {
 		var req Request
 		if Read(conn, &req) == nil {
 			_, _ = conn.Write(recorded(t, "error.response"))

@@ -32,7 +32,7 @@ func Serve(r io.Reader, w io.Writer, answer func(Request) Response) error {
 	for {
 		var req Request
 		err := Read(r, &req)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil && !errors.Is(err, ErrGarbage) && !errors.Is(err, ErrTooLarge) {
@@ -60,11 +60,12 @@ func respond(req Request, readErr error, answer func(Request) Response) Response
 		// Time mends it: an upgrade is under way, of the hands or of the planner.
 		res.Error = &Error{Code: uint(fault.TryLater), Msg: fmt.Sprintf(
 			"planner request has protocol version %d, this planner knows %s", req.Version, KnownVersions())}
-	case req.Verb != VerbPlan:
+	case req.Verb != VerbPlan && req.Verb != VerbReport:
 		res.Error = &Error{Code: uint(fault.Internal), Msg: fmt.Sprintf(
-			"planner request has verb %s, this planner knows %q (protocol %s)", fault.Quote(req.Verb), VerbPlan, KnownVersions())}
-	case req.Plan == nil:
-		res.Error = &Error{Code: uint(fault.Internal), Msg: "planner request has verb \"plan\" and no body \"plan\""}
+			"planner request has verb %s, this planner knows %q and %q (protocol %s)",
+			fault.Quote(req.Verb), VerbPlan, VerbReport, KnownVersions())}
+	case req.Verb == VerbPlan && req.Plan == nil, req.Verb == VerbReport && req.Report == nil:
+		res.Error = &Error{Code: uint(fault.Internal), Msg: fmt.Sprintf("planner request has verb %q and no body %q", req.Verb, req.Verb)}
 	default:
 		res = guard(req, answer)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/plan"
 )
 
@@ -33,7 +34,7 @@ func responses(t *testing.T, r io.Reader) []Response {
 	for {
 		var res Response
 		err := Read(r, &res)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return all
 		}
 		if err != nil {
@@ -64,7 +65,7 @@ func TestServeRefusals(t *testing.T) {
 		},
 		"an unknown verb": {
 			`{"version":1,"requestID":"r","verb":"dance"}`, "r", 100,
-			`planner request has verb "dance", this planner knows "plan" (protocol versions 1)`,
+			`planner request has verb "dance", this planner knows "plan" and "report" (protocol versions 1)`,
 		},
 		"a verb without its body": {
 			`{"version":1,"requestID":"r","verb":"plan"}`, "r", 100, `planner request has verb "plan" and no body "plan"`,
@@ -131,7 +132,8 @@ func TestServeSurvivesAnswers(t *testing.T) {
 		case "panic":
 			panic("no such door")
 		case "huge":
-			return Response{Plan: &plan.Plan{PodName: strings.Repeat("a", MaxMessage)}}
+			conf := make([]byte, MaxMessage/4*3) // base64 makes four of three
+			return Response{Plan: &plan.Plan{Attachments: []plan.Attachment{{Conf: netconf.Network{Plugins: []netconf.Plugin{{Conf: conf}}}}}}}
 		}
 		return answerPlan(req)
 	}

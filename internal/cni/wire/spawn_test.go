@@ -95,7 +95,7 @@ func planner(t *testing.T, name string) string {
 	return path
 }
 
-func spawn(t *testing.T, ctx context.Context, name string, stderr io.Writer) *Client {
+func spawn(ctx context.Context, t *testing.T, name string, stderr io.Writer) *Client {
 	t.Helper()
 	c, err := Spawn(ctx, planner(t, name), stderr)
 	if err != nil {
@@ -109,7 +109,7 @@ func oneFile(plan.Need) plan.File { return plan.File{Found: true} }
 
 func TestSpawn(t *testing.T) {
 	t.Setenv("SECRET", "1")
-	c := spawn(t, t.Context(), "good", nil)
+	c := spawn(t.Context(), t, "good", nil)
 	for i, want := range []string{"2", "4"} { // one process: two rounds each
 		p, err := c.Plan(t.Context(), testRequest, oneFile)
 		if err != nil {
@@ -144,7 +144,7 @@ func TestSpawnFaults(t *testing.T) {
 		"unknown": {11, ": ends without an answer (exit status 1)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client := spawn(t, t.Context(), name, nil)
+			client := spawn(t.Context(), t, name, nil)
 			_, err := client.Plan(t.Context(), testRequest, oneFile)
 			f, ok := errors.AsType[*fault.Fault](err)
 			if !ok || f.Code != c.code || f.Error() != client.name+c.text {
@@ -161,7 +161,7 @@ func TestSpawnFaults(t *testing.T) {
 }
 
 func TestSpawnedPlannerIsKilledFromOutside(t *testing.T) {
-	c := spawn(t, t.Context(), "sleeps", nil)
+	c := spawn(t.Context(), t, "sleeps", nil)
 	time.AfterFunc(20*time.Millisecond, func() { _ = c.proc.cmd.Process.Kill() })
 	_, err := c.Plan(t.Context(), testRequest, oneFile)
 	if f, ok := errors.AsType[*fault.Fault](err); !ok || f.Code != fault.TryLater || !strings.HasSuffix(f.Error(), ": ends without an answer (signal: killed)") {
@@ -179,7 +179,7 @@ func TestSlowPlannerDiesWithItsChildren(t *testing.T) {
 	defer write.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	c := spawn(t, ctx, "slow", write)
+	c := spawn(ctx, t, "slow", write)
 	var leader, child int
 	if _, err := fmt.Fscan(read, &leader, &child); err != nil {
 		t.Fatal(err)
@@ -203,7 +203,7 @@ func TestSlowPlannerDiesWithItsChildren(t *testing.T) {
 }
 
 func TestCloseDoesNotWaitForever(t *testing.T) {
-	c := spawn(t, t.Context(), "lingers", nil)
+	c := spawn(t.Context(), t, "lingers", nil)
 	if _, err := c.Plan(t.Context(), testRequest, oneFile); err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func TestCloseDoesNotWaitForever(t *testing.T) {
 
 func TestStderrIsBounded(t *testing.T) {
 	var stderr bytes.Buffer
-	c := spawn(t, t.Context(), "floods", &stderr)
+	c := spawn(t.Context(), t, "floods", &stderr)
 	if p, err := c.Plan(t.Context(), testRequest, oneFile); err != nil || p.PodName != "2" {
 		t.Errorf("plan %+v, %v", p, err)
 	}

@@ -3,7 +3,11 @@
 
 package wire
 
-import "github.com/weftnet/weft/internal/cni/plan"
+import (
+	"encoding/json"
+
+	"github.com/weftnet/weft/internal/cni/plan"
+)
 
 // Version is the newest protocol version; the one before it is answered as well.
 const Version = 1
@@ -11,15 +15,21 @@ const Version = 1
 // MaxMessage bounds one message, in bytes.
 const MaxMessage = 32 << 20
 
-// VerbPlan asks for the plan of an ADD.
-const VerbPlan = "plan"
+// Verbs of a Request.
+const (
+	VerbPlan   = "plan"   // asks for the plan of an ADD
+	VerbReport = "report" // says how the ADD went
+)
 
 // Request is what the hands send.
 type Request struct {
-	Version   int          `json:"version"`
-	RequestID string       `json:"requestID"`
-	Verb      string       `json:"verb"`
-	Plan      *PlanRequest `json:"plan,omitempty"`
+	Version   int    `json:"version"`
+	RequestID string `json:"requestID"`
+	Verb      string `json:"verb"`
+	// TimeoutMS is how long the hands wait for the answer, in milliseconds; 0 = not said.
+	TimeoutMS int64          `json:"timeoutMS,omitempty"`
+	Plan      *PlanRequest   `json:"plan,omitempty"`   // the body of VerbPlan
+	Report    *ReportRequest `json:"report,omitempty"` // the body of VerbReport
 }
 
 // PlanRequest is the body of VerbPlan.
@@ -31,13 +41,41 @@ type PlanRequest struct {
 	Files       []plan.File       `json:"files,omitempty"`
 }
 
-// Response is what the planner answers: exactly one of Plan, Need and Error.
+// ReportRequest is the body of VerbReport: the results of an ADD, which the planner
+// writes down where users look (network-status), or, with Error, why it failed and was
+// undone, which the planner tells them by an event.
+type ReportRequest struct {
+	Conf         []byte       `json:"conf"` // Weft's conf, byte for byte
+	Sandbox      plan.Sandbox `json:"sandbox"`
+	PodNamespace string       `json:"podNamespace,omitempty"`
+	PodName      string       `json:"podName,omitempty"`
+	PodUID       string       `json:"podUID,omitempty"` // as in the plan
+	// Attachments are those of the plan, in its order.
+	Attachments []ReportAttachment `json:"attachments,omitempty"`
+	Error       *Error             `json:"error,omitempty"`
+}
+
+// ReportAttachment is one attachment that was made.
+type ReportAttachment struct {
+	Network    string          `json:"network"` // as in the plan
+	IfName     string          `json:"ifName"`
+	Default    bool            `json:"default,omitempty"`
+	CNIVersion string          `json:"cniVersion,omitempty"` // of the network; read when the result names none
+	Result     []byte          `json:"result,omitempty"`     // the CNI result, with the routes as they are now
+	DeviceInfo json.RawMessage `json:"deviceInfo,omitempty"` // content of the device-info file
+}
+
+// Response is what the planner answers. To a plan request: exactly one of Plan, Need
+// and Error. To a report: Done or Error.
 type Response struct {
-	Version   int         `json:"version"`
-	RequestID string      `json:"requestID"`
-	Plan      *plan.Plan  `json:"plan,omitempty"`
-	Need      []plan.Need `json:"need,omitempty"`
-	Error     *Error      `json:"error,omitempty"`
+	Version   int        `json:"version"`
+	RequestID string     `json:"requestID"`
+	Plan      *plan.Plan `json:"plan,omitempty"`
+	// Report, beside Plan: the planner wants a report when the ADD is over.
+	Report bool        `json:"report,omitempty"`
+	Need   []plan.Need `json:"need,omitempty"`
+	Done   bool        `json:"done,omitempty"` // the report has arrived where users look
+	Error  *Error      `json:"error,omitempty"`
 }
 
 // Error is a CNI error on the wire.
