@@ -82,7 +82,6 @@ func Load(cniDir, containerID, ifName string) ([]Attachment, error) {
 			errs = append(errs, err)
 			continue
 		}
-		a.nameConf()
 		if c, ok := readCached(root, resultName(&a, containerID)); ok {
 			a.apply(&c)
 		}
@@ -175,6 +174,10 @@ func readCached(root *os.Root, name string) (cached, bool) {
 	if err != nil {
 		return cached{}, false
 	}
+	return decodeCached(data)
+}
+
+func decodeCached(data []byte) (cached, bool) {
 	var c cached
 	if err := json.Unmarshal(data, &c); err != nil {
 		return cached{}, false
@@ -205,16 +208,6 @@ func (a *Attachment) apply(c *cached) {
 		pairs = append(pairs, pair[0]+"="+pair[1])
 	}
 	a.Args = strings.Join(pairs, ";")
-}
-
-// nameConf gives a conf without a name, which libcni would refuse, that of its NAD.
-func (a *Attachment) nameConf() {
-	if name := path.Base(a.Network); a.Conf.Name == "" && netconf.NetworkName(name) == nil {
-		a.Conf.Name = name
-	}
-	if a.Network == "" {
-		a.Network = a.Conf.Name
-	}
 }
 
 // resultNames lists the result files of a container. Their names do not say where the

@@ -18,10 +18,12 @@ package scratch
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
+	"path"
 	"slices"
 	"strconv"
 
@@ -108,8 +110,12 @@ func (e *Entry) attachment(podNetwork string) (Attachment, error) {
 	if err != nil {
 		return Attachment{}, err
 	}
+	// A conf without a name has that of its NAD; the other way round too.
+	if name := path.Base(e.Name); network.Name == "" && netconf.NetworkName(name) == nil {
+		network.Name = name
+	}
 	return Attachment{Attachment: plan.Attachment{
-		Network: e.Name, IfName: e.ifName(podNetwork), Default: e.Index == 0, Conf: network,
+		Network: cmp.Or(e.Name, network.Name), IfName: e.ifName(podNetwork), Default: e.Index == 0, Conf: network,
 		RuntimeConfig: e.runtimeConfig(), Gateways: e.Gateways,
 		DeviceID: e.DeviceID, ResourceName: e.ResourceName,
 	}}, nil

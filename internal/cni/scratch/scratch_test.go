@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -277,23 +276,29 @@ func TestStaysInside(t *testing.T) {
 	}
 }
 
-func FuzzLoad(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	good := list(wrote("defnet", confA, ""), wrote("default/neta", confB, `"macRequest":"m","default-route":[],`))
 	for _, seed := range []string{good, good[:80], "[]", "null", "", `[null]`, `[{"Bytes":"e30="}]`, list(wrote("a", noName, `"ifnameRequest":"a/b",`))} {
 		f.Add([]byte(seed), []byte(`{"kind":"cniCacheV1","containerId":"`+id+`","ifName":"eth0","config":"e30=","cniArgs":[["a","b"]],"result":{}}`))
 	}
-	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, scratch, cache []byte) {
-		dir := filepath.Join(dir, fmt.Sprint(os.Getpid()))
-		must(t, os.MkdirAll(filepath.Join(dir, "results"), 0o700))
-		must(t, os.WriteFile(filepath.Join(dir, id), scratch, 0o600))
-		must(t, os.WriteFile(filepath.Join(dir, "results", "defnet-"+id+"-eth0"), cache, 0o600))
-		got, err := Load(dir, id, "eth0")
-		if err == nil && len(got) == 0 {
+		entries, err := Parse(scratch)
+		if err == nil && len(entries) == 0 {
 			var elements []json.RawMessage
 			if json.Unmarshal(scratch, &elements) != nil || len(elements) > 0 {
-				t.Fatalf("%q gave neither attachments nor an error", scratch)
+				t.Fatalf("%q gave neither entries nor an error", scratch)
 			}
+		}
+		var got []Attachment
+		for _, e := range entries {
+			a, err := e.attachment("eth0")
+			if err != nil {
+				continue
+			}
+			if c, ok := decodeCached(cache); ok {
+				a.apply(&c)
+			}
+			got = append(got, a)
 		}
 		for _, a := range got {
 			if a.IfName == "" || len(a.Conf.Plugins) == 0 {

@@ -193,26 +193,63 @@ func TestKilledAnywhere(t *testing.T) {
 		timer := time.NewTimer(time.Duration(i*211%7000) * time.Microsecond)
 		<-timer.C
 		kill(t, cmd)
-		r, err := s.Acquire(t.Context(), "k")
-		must(t, err)
-		st := r.State()
-		switch {
-		case st.Empty:
-		case len(st.Intents) != 1 || len(st.Phases) > 3:
-			t.Fatalf("kill %d: record says %d intents, %d phases", i, len(st.Intents), len(st.Phases))
-		default:
-			must(t, r.Append(Phase{Phase: Undone}))
-			again, err := s.Read("k")
-			must(t, err)
-			if len(again.Phases) != len(st.Phases)+1 {
-				t.Fatalf("kill %d: %d phases became %d", i, len(st.Phases), len(again.Phases))
-			}
-			must(t, r.Forget())
-		}
-		must(t, r.Close())
-		wantFiles(t, s.dir)
+		wantWholeOrNone(t, s, i)
 	}
 	wantFiles(t, s.QuarantineDir())
+}
+
+// The same before chosen calls to the kernel that touch the record: every fourth of those of
+// a process' start and its first round. Each run is slow, the crash suite has them all.
+func TestKilledAtCalls(t *testing.T) {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("strace is not installed")
+	}
+	s := newStore(t)
+	const calls = "openat,flock,newfstatat,fstat,pread64,unlinkat,write,fsync,renameat,renameat2,ftruncate,close"
+	for n := 1; n <= 75; n += 4 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		cmd := exec.CommandContext(ctx, strace, "-f", "-qq", "-o", "/dev/null", //nolint:gosec // this test itself
+			"--inject="+calls+":signal=SIGKILL:when="+strconv.Itoa(n), os.Args[0], s.dir)
+		// Few threads: strace counts the calls of each on its own.
+		cmd.Env = append(os.Environ(), helperEnv+"=loop", "GOMAXPROCS=1")
+		// The helper would outlive strace, and loop for ever.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+		cmd.WaitDelay = time.Second
+		out, err := cmd.CombinedOutput()
+		cancel()
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Skipf("strace cannot kill: %v: %s", err, out)
+		}
+		wantWholeOrNone(t, s, n)
+	}
+	wantFiles(t, s.QuarantineDir())
+}
+
+// wantWholeOrNone sees that the record of "k" can be used, and clears it away.
+func wantWholeOrNone(t *testing.T, s *Store, kill int) {
+	t.Helper()
+	r, err := s.Acquire(t.Context(), "k")
+	if err != nil {
+		t.Fatalf("kill %d: %v", kill, err)
+	}
+	st := r.State()
+	switch {
+	case st.Empty:
+	case len(st.Intents) != 1 || len(st.Phases) > 3:
+		t.Fatalf("kill %d: record says %d intents, %d phases", kill, len(st.Intents), len(st.Phases))
+	default:
+		must(t, r.Append(Phase{Phase: Undone}))
+		again, err := s.Read("k")
+		must(t, err)
+		if len(again.Phases) != len(st.Phases)+1 {
+			t.Fatalf("kill %d: %d phases became %d", kill, len(st.Phases), len(again.Phases))
+		}
+		must(t, r.Forget())
+	}
+	must(t, r.Close())
+	wantFiles(t, s.dir)
 }
 
 // A full disk is played by a tiny file system in namespaces of one's own, and by a limit
