@@ -1,0 +1,219 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// route takes a request's path apart: /api/v1/… or /apis/<group>/<version>/….
+func route(r *http.Request) (Request, bool) {
+	segments := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	switch {
+	case len(segments) > 2 && segments[0] == "api":
+		segments = segments[2:]
+	case len(segments) > 3 && segments[0] == "apis":
+		segments = segments[3:]
+	default:
+		return Request{}, false
+	}
+	var req Request
+	if segments[0] == "namespaces" && len(segments) > 2 {
+		req.Namespace, segments = segments[1], segments[2:]
+	}
+	for i, field := range []*string{&req.Resource, &req.Name, &req.Subresource} {
+		if i < len(segments) {
+			*field = segments[i]
+		}
+	}
+	req.Verb = "other"
+	switch r.Method {
+	case http.MethodGet:
+		req.Verb = "get"
+		if req.Name == "" {
+			req.Verb = "list"
+		}
+	case http.MethodPost:
+		req.Verb = "create"
+	case http.MethodPatch:
+		req.Verb = "patch"
+	case http.MethodDelete:
+		req.Verb = "delete"
+	}
+	return req, len(segments) <= 3
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	req, ok := route(r)
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	req.Body, req.Time = string(body), time.Now()
+	s.mu.Lock()
+	n := len(s.requests)
+	s.requests = append(s.requests, req)
+	close(s.changed)
+	s.changed = make(chan struct{})
+	allowed := s.tokens == nil || slices.Contains(s.tokens, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+	s.mu.Unlock()
+
+	f := s.fault(req)
+	if s.misbehave(f, w, r) {
+		return
+	}
+	code, answer := http.StatusNotFound, any(nil)
+	switch {
+	case !allowed:
+		code, answer = statusObject(http.StatusUnauthorized, "Unauthorized")
+	case ok:
+		code, answer = s.handle(req, r)
+	}
+	s.mu.Lock()
+	if n < len(s.requests) {
+		s.requests[n].Code = code
+	}
+	s.mu.Unlock()
+	if f.DropAfter {
+		panic(http.ErrAbortHandler)
+	}
+	if answer == nil {
+		http.Error(w, "404 page not found", code)
+		return
+	}
+	write(w, code, answer)
+}
+
+// handle answers one well-behaved request: code and object.
+func (s *Server) handle(req Request, r *http.Request) (int, any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := key{req.Resource, req.Namespace, req.Name}
+	o, exists := s.objects[k]
+	switch {
+	case req.Verb == "list":
+		return http.StatusOK, s.list(req, r)
+	case req.Verb == "create":
+		return s.create(req)
+	case !exists:
+		return statusObject(http.StatusNotFound, fmt.Sprintf("%s %q not found", req.Resource, req.Name))
+	case req.Verb == "get":
+		return http.StatusOK, o
+	case req.Verb == "delete":
+		delete(s.objects, k)
+		return http.StatusOK, o
+	case req.Verb == "patch" && r.Header.Get("Content-Type") == "application/json-patch+json":
+		return s.patch(req, o)
+	}
+	return statusObject(http.StatusMethodNotAllowed, "verb is not served")
+}
+
+func (s *Server) list(req Request, r *http.Request) any {
+	items := []any{}
+	for _, k := range slices.SortedFunc(maps.Keys(s.objects), func(a, b key) int {
+		return strings.Compare(a.namespace+"/"+a.name, b.namespace+"/"+b.name)
+	}) {
+		o := s.objects[k]
+		if k.resource == req.Resource && (req.Namespace == "" || k.namespace == req.Namespace) && selected(o, r.URL.Query().Get("fieldSelector")) {
+			items = append(items, o)
+		}
+	}
+	return map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{}, "items": items}
+}
+
+// selected matches a field selector of the form a.b=c,d.e=f.
+func selected(o map[string]any, selector string) bool {
+	if selector == "" {
+		return true
+	}
+	for pair := range strings.SplitSeq(selector, ",") {
+		path, want, _ := strings.Cut(pair, "=")
+		var at any = o
+		for name := range strings.SplitSeq(path, ".") {
+			m, _ := at.(map[string]any)
+			at = m[name]
+		}
+		if got, _ := at.(string); got != want {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Server) create(req Request) (int, any) {
+	o, err := decode([]byte(req.Body))
+	if err != nil {
+		return statusObject(http.StatusBadRequest, err.Error())
+	}
+	meta, _ := o["metadata"].(map[string]any)
+	name, _ := meta["name"].(string)
+	if name == "" || meta["namespace"] != req.Namespace {
+		return statusObject(http.StatusUnprocessableEntity, "metadata.name and namespace are needed")
+	}
+	if _, exists := s.objects[key{req.Resource, req.Namespace, name}]; exists {
+		return statusObject(http.StatusConflict, fmt.Sprintf("%s %q already exists", req.Resource, name))
+	}
+	return http.StatusCreated, s.objects[s.store(req.Resource, o)]
+}
+
+func (s *Server) patch(req Request, o map[string]any) (int, any) {
+	changed := clone(o)
+	if err := patch(changed, []byte(req.Body)); err != nil {
+		return statusObject(http.StatusUnprocessableEntity, err.Error())
+	}
+	old, _ := o["metadata"].(map[string]any)
+	meta, _ := changed["metadata"].(map[string]any)
+	switch {
+	case meta == nil || meta["uid"] != old["uid"] || meta["name"] != old["name"] || meta["namespace"] != old["namespace"]:
+		return statusObject(http.StatusUnprocessableEntity, "metadata.uid, name and namespace are immutable")
+	case meta["resourceVersion"] != old["resourceVersion"]:
+		return statusObject(http.StatusConflict, "the object has been modified")
+	}
+	switch req.Subresource { // each side changes its own part, and both the metadata
+	case "status":
+		changed["spec"] = o["spec"]
+	case "":
+		changed["status"] = o["status"]
+	default:
+		return statusObject(http.StatusNotFound, "no such subresource")
+	}
+	for _, part := range []string{"spec", "status"} {
+		if changed[part] == nil {
+			delete(changed, part)
+		}
+	}
+	return http.StatusOK, s.objects[s.store(req.Resource, changed)]
+}
+
+// statusObject is a failure as the API server words it.
+func statusObject(code int, message string) (int, any) {
+	reasons := map[int]string{
+		400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 405: "MethodNotAllowed",
+		409: "Conflict", 422: "Invalid", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout",
+	}
+	if code == http.StatusConflict && strings.HasSuffix(message, "already exists") {
+		reasons[code] = "AlreadyExists"
+	}
+	return code, map[string]any{
+		"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": reasons[code], "message": message,
+	}
+}
+
+func writeStatus(w http.ResponseWriter, code int, message string) {
+	_, o := statusObject(code, message)
+	write(w, code, o)
+}
+
+func write(w http.ResponseWriter, code int, o any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(o)
+}
