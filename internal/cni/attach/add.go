@@ -68,7 +68,7 @@ func (h *hands) addLocked(ctx context.Context, rec *journal.Record, corrupt bool
 		return nil, deadlineFault(ctx, err)
 	}
 	h.log.warnings(p.Warnings)
-	if err := h.checkBinaries(p); err != nil {
+	if err := h.checkHost(p); err != nil {
 		return nil, err
 	}
 	gate, err := h.enterGate(ctx)

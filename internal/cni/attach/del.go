@@ -160,7 +160,7 @@ func salvage(b []byte) *netconf.Conf {
 	}
 	for key, into := range map[string]*string{
 		"stateDir": &conf.StateDir, "binDir": &conf.BinDir, "cniDir": &conf.CNIDir,
-		"name": &conf.Name, "cniVersion": &conf.CNIVersion,
+		"deviceInfoDir": &conf.DeviceInfoDir, "name": &conf.Name, "cniVersion": &conf.CNIVersion,
 	} {
 		var s string
 		if json.Unmarshal(keys[key], &s) == nil && s != "" {

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/weftnet/weft/internal/cni/chain"
+	"github.com/weftnet/weft/internal/cni/devices"
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/hostfiles"
 	"github.com/weftnet/weft/internal/cni/netconf"
@@ -198,10 +199,16 @@ func (h *hands) ownNetworks(ctx context.Context) (*plan.Plan, error) {
 	return p, err
 }
 
-// checkBinaries is the last check before the first delegate runs: every plugin of
-// the plan is an executable of CNI_PATH. All that are missing are named.
-func (h *hands) checkBinaries(p *plan.Plan) error {
+// checkHost is the last check before the first delegate runs: every plugin of the plan
+// is an executable of CNI_PATH, and what device plugins left about its devices is fit to
+// be handed on. All faults are named.
+func (h *hands) checkHost(p *plan.Plan) error {
 	var faults []error
+	for _, a := range p.Attachments {
+		if err := devices.CheckInfo(h.conf, a); err != nil {
+			faults = append(faults, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err))
+		}
+	}
 	seen := map[string]bool{}
 	for _, a := range p.Attachments {
 		for i, plugin := range a.Conf.Plugins {

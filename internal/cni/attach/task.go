@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/weftnet/weft/internal/cni/chain"
+	"github.com/weftnet/weft/internal/cni/devices"
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/record"
@@ -35,12 +36,19 @@ func (t *task) attachAll(ctx context.Context, p *plan.Plan) ([]byte, error) {
 		if err := t.append(journal.Phase{Phase: journal.Attempting, Item: i}); err != nil {
 			return nil, err
 		}
+		if err := devices.CopyInfo(t.conf, a); err != nil {
+			return nil, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err)
+		}
 		raw, err := t.runner.Add(ctx, t.call(i, a, t.seed(a)))
 		if err != nil {
 			return nil, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err)
 		}
 		if made[i], err = results.Parse(raw, a.Conf.CNIVersion); err != nil {
 			return nil, &fault.Fault{Code: fault.Result, Object: "network " + a.Network, Text: err.Error(), Err: err}
+		}
+		// What is reported later must be fit to be reported; the file itself holds it until DEL.
+		if _, err := devices.ReadInfo(t.conf, a); err != nil {
+			return nil, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err)
 		}
 		if err := t.append(journal.Phase{Phase: journal.Done, Item: i, Result: raw}); err != nil {
 			return nil, err
@@ -174,6 +182,10 @@ func (t *task) undoEach(ctx context.Context, s *record.Sandbox) error {
 		if err := t.runner.Del(ctx, t.undoCall(i, s, a)); err != nil {
 			failed = append(failed, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err))
 			continue
+		}
+		// A file that stays harms nobody and is replaced by the next ADD: no reason to keep a pod.
+		if err := devices.RemoveInfo(t.conf, a.Attachment); err != nil {
+			t.log.Warn(err.Error())
 		}
 		a.Undone = true
 		t.try(journal.Phase{Phase: journal.Undone, Item: i})

@@ -59,7 +59,7 @@ func TestEveryKey(t *testing.T) {
 		RuntimeConfig: map[string]json.RawMessage{"portMappings": json.RawMessage(`[{"hostPort":1.0}]`)},
 		Log:           netconf.Log{File: "/l", Level: "debug", MaxAge: 1, MaxSize: 2, MaxBackups: 3},
 		AgentSocket:   "/a", AgentSocketSet: true, Manifests: "/m", StateDir: "/s", Timeout: 90*time.Second + 500*time.Millisecond,
-		DelegateLimit: 3, Strict: true, KubeletDir: "/kl", DeviceInfoDir: "/di",
+		DelegateLimit: 3, Strict: true, KubeletDir: "/kl", KubeletDirSet: true, DeviceInfoDir: "/di",
 		PrevResult:       json.RawMessage(`{"cniVersion":"1.1.0"}`),
 		ValidAttachments: []netconf.ValidAttachment{{ContainerID: "c", IfName: "eth0"}},
 		Raw:              []byte(everyKey),

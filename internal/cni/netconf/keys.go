@@ -124,7 +124,7 @@ func weftFields() []field {
 		{Key{"timeout", "90s", "deadline of ADD, as a Go duration"}, setTimeout},
 		{Key{"delegateLimit", "(2 × CPUs, at least 4)", "plugins that may run at once on the node; a quarter of them, at least one, is kept for DEL"}, setDelegateLimit},
 		{Key{"strict", "false", "follow the NPWG specification where common practice is looser"}, flag(func(c *Conf) *bool { return &c.Strict })},
-		{Key{"kubeletDir", defaultKubeletDir, "where the kubelet's device checkpoint is"}, path(func(c *Conf) *string { return &c.KubeletDir })},
+		{Key{"kubeletDir", defaultKubeletDir, "where the kubelet's device checkpoint is"}, setKubeletDir},
 		{Key{"deviceInfoDir", defaultDeviceInfoDir, "device-info files"}, path(func(c *Conf) *string { return &c.DeviceInfoDir })},
 	}
 }
@@ -317,6 +317,14 @@ func setAgentSocket(c *Conf, raw json.RawMessage) error {
 		return err
 	}
 	c.AgentSocketSet = string(raw) != `""`
+	return nil
+}
+
+func setKubeletDir(c *Conf, raw json.RawMessage) error {
+	if err := path(func(c *Conf) *string { return &c.KubeletDir })(c, raw); err != nil {
+		return err
+	}
+	c.KubeletDirSet = string(raw) != `""`
 	return nil
 }
 

@@ -40,7 +40,8 @@ type Conf struct {
 	Timeout        time.Duration
 	DelegateLimit  int // 0: the default, which depends on the machine's CPUs
 	Strict         bool
-	KubeletDir     string
+	KubeletDir     string // default filled in
+	KubeletDirSet  bool   // written in the conf
 	DeviceInfoDir  string
 
 	PrevResult       json.RawMessage   // CHECK, DEL
