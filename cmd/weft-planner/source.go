@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 
+	"github.com/weftnet/weft/internal/cni/devices"
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/manifests"
 	"github.com/weftnet/weft/internal/cni/netconf"
@@ -40,7 +41,11 @@ func openSource(conf *netconf.Conf) (planner.Source, error) {
 		if err != nil {
 			return nil, err
 		}
-		return manifestSource{set}, nil
+		src := manifestSource{set: set}
+		if conf.KubeletDirSet { // manifests are also for machines without a kubelet, or with another one's pods
+			src.kubeletDir = conf.KubeletDir
+		}
+		return src, nil
 	case conf.Kubeconfig != "":
 		return nil, fault.New(fault.Config, object, "kubeconfig",
 			"is no source of pods for this weft-planner; run the agent, or set manifests to a directory of YAML")
@@ -48,8 +53,12 @@ func openSource(conf *netconf.Conf) (planner.Source, error) {
 	return nil, fault.New(fault.Config, object, "manifests", "is missing, and weft-planner has no other source of pods")
 }
 
-// manifestSource is a directory of manifests as a source.
-type manifestSource struct{ set *manifests.Set }
+// manifestSource is a directory of manifests as a source, with the devices of a kubelet
+// where the configuration names one.
+type manifestSource struct {
+	set        *manifests.Set
+	kubeletDir string
+}
 
 func (s manifestSource) Pod(_ context.Context, namespace, name string) (*plan.Pod, error) {
 	return s.set.Pod(namespace, name)
@@ -59,10 +68,13 @@ func (s manifestSource) NAD(_ context.Context, ref plan.NADRef) (plan.NAD, error
 	return s.set.NAD(ref), nil
 }
 
-// Devices has none: manifests give a pod no devices, so a NAD that draws from a
-// resource is refused with "too few".
-func (s manifestSource) Devices(context.Context, *plan.Pod) (map[string][]string, error) {
-	return map[string][]string{}, nil
+// Devices are those of the kubelet's checkpoint. Without one there are none, so that a
+// NAD that draws from a resource is refused with "too few".
+func (s manifestSource) Devices(_ context.Context, pod *plan.Pod) (map[string][]string, error) {
+	if s.kubeletDir == "" || pod == nil {
+		return map[string][]string{}, nil
+	}
+	return devices.Checkpoint(s.kubeletDir, pod.UID)
 }
 
 func (s manifestSource) Warnings() []fault.Warning { return s.set.Warnings }
