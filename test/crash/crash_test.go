@@ -38,8 +38,17 @@ type walk struct {
 	stall time.Duration
 }
 
-// newNetns stands in before for the sandbox getting another namespace under the old path.
-const newNetns = "new namespace"
+// What stands in walk.before beside calls.
+const (
+	// newNetns: the sandbox gets another namespace under the old path.
+	newNetns = "new namespace"
+	// killedADD: an ADD is killed while its delegate sleeps.
+	killedADD = "killed ADD"
+	// byMultus: the ADD was Multus', before the node changed to Weft.
+	byMultus = "ADD by Multus"
+)
+
+const stall = 300 * time.Millisecond
 
 func walks() []walk {
 	calm := func(t *testing.T, tl tools) *scene {
@@ -56,16 +65,23 @@ func walks() []walk {
 		{name: "DEL then DEL", scene: calm, before: []string{"ADD"}, kill: "DEL", after: []string{"DEL"}, every: 2},
 		{name: "DEL then GC", scene: calm, before: []string{"ADD"}, kill: "DEL", after: []string{"GC"}, every: 4},
 		{name: "DEL then ADD and DEL", scene: calm, before: []string{"ADD"}, kill: "DEL", after: []string{"ADD", "DEL"}, every: 4},
+		{name: "DEL that takes over then DEL", scene: calm, before: []string{byMultus}, kill: "DEL", after: []string{"DEL"}, every: 3},
 		{name: "GC then GC", scene: calm, before: []string{"ADD"}, kill: "GC", after: []string{"GC"}, every: 4},
 		{name: "GC then DEL", scene: calm, before: []string{"ADD"}, kill: "GC", after: []string{"DEL"}, every: 4},
 	}
 	all = append(all, walk{
+		name: "DEL after a killed ADD then DEL", kill: "DEL", before: []string{killedADD}, after: []string{"DEL"}, every: 4,
+		scene: func(t *testing.T, tl tools) *scene {
+			t.Helper()
+			return recording(t, tl, map[string]map[string]any{"pb": {"sleep": map[string]any{"ADD": "1m"}}})
+		},
+	}, walk{
 		name: "DEL while pb sleeps then DEL", kill: "DEL", before: []string{"ADD"}, after: []string{"DEL"}, every: 1,
 		scene: func(t *testing.T, tl tools) *scene {
 			t.Helper()
 			return recording(t, tl, map[string]map[string]any{"pb": {"sleep": map[string]any{"DEL": "1s"}}})
 		},
-		from: lastClone, stall: 300 * time.Millisecond,
+		from: lastClone, stall: stall,
 	})
 	for _, kind := range []string{"pa", "pb", "pc"} {
 		asleep := func(t *testing.T, tl tools) *scene {
@@ -77,7 +93,7 @@ func walks() []walk {
 		for _, after := range []string{"DEL", "GC"} {
 			all = append(all, walk{
 				name: "ADD while " + kind + " sleeps then " + after, scene: asleep, kill: "ADD",
-				after: []string{after}, every: 1, from: lastClone, stall: 300 * time.Millisecond,
+				after: []string{after}, every: 1, from: lastClone, stall: stall,
 			})
 		}
 	}
@@ -176,13 +192,19 @@ func (w walk) prepare(t *testing.T, tl tools) *scene {
 	t.Helper()
 	s := w.scene(t, tl)
 	for _, step := range w.before {
-		if step != newNetns {
+		switch step {
+		case newNetns:
+			s.write(t, "other", "")
+			if err := os.Rename(s.at("other"), s.netns); err != nil {
+				t.Fatal(err)
+			}
+		case killedADD:
+			s.kill(t, "ADD", ptrace.Command{Stall: stall})
+			s.delegates(t, nil) // a later ADD is not to sleep
+		case byMultus:
+			s.byMultus(t)
+		default:
 			s.complete(t, step)
-			continue
-		}
-		s.write(t, "other", "")
-		if err := os.Rename(s.at("other"), s.netns); err != nil {
-			t.Fatal(err)
 		}
 	}
 	return s

@@ -8,7 +8,7 @@
 // the kill over a run (test/crash/ptrace) and the list of what may be left: nothing.
 //
 // What a pass says about one kill point: every ADD of a delegate that began was followed by
-// a DEL that ended well; no file of a delegate's, no record, mark, temporary or quarantined
+// a DEL that came to its end; no file of a delegate's, no record, mark, temporary or quarantined
 // file, lock, process, link or address is left; a new ADD of the same sandbox works.
 //
 // A kill point that fails is run alone by its name, the number of the call at its end:

@@ -38,7 +38,8 @@ type scene struct {
 	tools
 	dir   string
 	netns string
-	conf  map[string]any
+	conf  map[string]any   // Weft's own
+	confs []map[string]any // the three networks'
 	// failing: ADD is meant to fail, in its last delegate.
 	failing bool
 	// present checks that an ADD made everything, clean what is left when it was undone.
@@ -91,6 +92,7 @@ func (s *scene) write(t *testing.T, path string, v any) {
 func (s *scene) networks(t *testing.T, def, neta, netb map[string]any) {
 	t.Helper()
 	s.conf["delegates"] = []any{def}
+	s.confs = []map[string]any{def, neta, netb}
 	for name, config := range map[string]map[string]any{"neta": neta, "netb": netb} {
 		b, err := json.Marshal(config)
 		if err != nil {
@@ -229,6 +231,9 @@ func recording(t *testing.T, tl tools, extra map[string]map[string]any) *scene {
 		if left := files(t, s.at("hold")); len(left) > 0 {
 			t.Errorf("delegates still hold %v", left)
 		}
+		if left := files(t, s.at("multus")); len(left) > 0 {
+			t.Errorf("left of Multus: %v", left)
+		}
 		s.undone(t)
 	}
 	return s
@@ -246,6 +251,28 @@ func (s *scene) delegates(t *testing.T, extra map[string]map[string]any) {
 		return m
 	}
 	s.networks(t, conf("pa", "defnet"), conf("pb", "neta"), conf("pc", "netb"))
+}
+
+// byMultus leaves what Multus leaves of an ADD: its scratch file, and what the delegates hold.
+func (s *scene) byMultus(t *testing.T) {
+	t.Helper()
+	if err := os.Mkdir(s.at("multus"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	type element struct {
+		Name  string
+		Bytes []byte
+	}
+	var all []element
+	for i, n := range []struct{ kind, ifName, name string }{{"pa", "eth0", "defnet"}, {"pb", "net1", "default/neta"}, {"pc", "net2", "default/netb"}} {
+		conf, err := json.Marshal(s.confs[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, element{n.name, conf})
+		s.write(t, "hold/"+container+"-"+n.ifName+"-"+n.kind, nil)
+	}
+	s.write(t, "multus/"+container, all)
 }
 
 // event is one line of the delegates' log.

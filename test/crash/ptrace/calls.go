@@ -24,7 +24,8 @@ type call struct {
 // Left out is what no kill can be told from a kill at the next call that counts: looking
 // only (stat, readlink, getdents, lseek), changing this process alone (pipe, dup, fcntl of
 // flags, memory, signals) and the runtime's own waiting (futex, epoll, nanosleep). Threads
-// are the runtime's business as well, so a clone counts when it makes a process.
+// are the runtime's business as well, so a clone counts when it makes a process. Reading
+// files of /proc is looking, too, and takes as many calls as the machine has processes.
 var counted = all() //nolint:gochecknoglobals // a table; nothing writes to it
 
 func all() map[uint64]call {

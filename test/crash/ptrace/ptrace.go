@@ -114,7 +114,9 @@ func Probe(ctx context.Context, path string, args []string) error {
 type tracer struct {
 	Command
 	process *os.Process
-	known   map[int]bool // threads that have had their options set by the kernel
+	known   map[int]bool    // threads that have stopped before
+	looking map[int]bool    // threads that are opening a file of /proc
+	proc    map[uint64]bool // descriptors of /proc
 	stall   *time.Timer
 	out     Outcome
 }
@@ -127,7 +129,10 @@ func run(ctx context.Context, c Command) (Outcome, error) {
 		return Outcome{}, fmt.Errorf("start traced: %w", err)
 	}
 	defer p.Release()
-	t := &tracer{Command: c, process: p, known: map[int]bool{p.Pid: true}}
+	t := &tracer{
+		Command: c, process: p, known: map[int]bool{p.Pid: true},
+		looking: map[int]bool{}, proc: map[uint64]bool{},
+	}
 	defer context.AfterFunc(ctx, t.kill)()
 	if c.Stall > 0 {
 		t.stall = time.AfterFunc(c.Stall, t.kill)
@@ -213,7 +218,7 @@ func (t *tracer) stopped(id int, status unix.WaitStatus) (signal int, err error)
 	const syscallStop = unix.SIGTRAP | 0x80 // TRACESYSGOOD
 	switch stop := status.StopSignal(); {
 	case stop == syscallStop:
-		return 0, t.entered(id)
+		return 0, t.syscall(id)
 	case status.TrapCause() > 0: // a thread was made; its own first stop follows
 		return 0, nil
 	case fresh && stop == unix.SIGSTOP: // that first stop
@@ -223,7 +228,8 @@ func (t *tracer) stopped(id int, status unix.WaitStatus) (signal int, err error)
 	}
 }
 
-// syscallInfo is struct ptrace_syscall_info of ptrace(2), with its entry part.
+// syscallInfo is struct ptrace_syscall_info of ptrace(2), with its entry part; at an exit
+// the result is in the place of the number.
 type syscallInfo struct {
 	Op      uint8
 	_       [3]byte
@@ -234,9 +240,7 @@ type syscallInfo struct {
 	padding [2]uint64
 }
 
-// entered counts a call and, when its number has come, kills the process before the call
-// is carried out. A stop at a call's exit is none of its business.
-func (t *tracer) entered(id int) error {
+func (t *tracer) syscall(id int) error {
 	var info syscallInfo
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(id),
 		unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
@@ -245,11 +249,22 @@ func (t *tracer) entered(id int) error {
 		return nil
 	case errno != 0:
 		return fmt.Errorf("read system call: %w", errno)
-	case info.Op != unix.PTRACE_SYSCALL_INFO_ENTRY:
-		return nil
+	case info.Op == unix.PTRACE_SYSCALL_INFO_ENTRY:
+		return t.entered(id, info)
+	case info.Op == unix.PTRACE_SYSCALL_INFO_EXIT && t.looking[id]:
+		delete(t.looking, id)
+		if result := int64(info.Number); result >= 0 {
+			t.proc[uint64(result)] = true
+		}
 	}
+	return nil
+}
+
+// entered counts a call and, when its number has come, kills the process before the call
+// is carried out.
+func (t *tracer) entered(id int, info syscallInfo) error {
 	c, ok := counted[info.Number]
-	if !ok || t.out.Killed || c.only != nil && !c.only(info.Args) {
+	if !ok || t.out.Killed || c.only != nil && !c.only(info.Args) || t.looks(id, info) {
 		return nil
 	}
 	if t.stall != nil {
@@ -267,6 +282,23 @@ func (t *tracer) entered(id int) error {
 	}
 	t.out.Calls = append(t.out.Calls, call)
 	return nil
+}
+
+// looks tells the opening, reading and closing of files of /proc, and remembers which
+// descriptors those are.
+func (t *tracer) looks(id int, info syscallInfo) bool {
+	switch info.Number {
+	case unix.SYS_OPENAT:
+		t.looking[id] = strings.HasPrefix(readString(id, uintptr(info.Args[1])), "/proc/")
+		return t.looking[id]
+	case unix.SYS_READ, unix.SYS_PREAD64:
+		return t.proc[info.Args[0]]
+	case unix.SYS_CLOSE:
+		was := t.proc[info.Args[0]]
+		delete(t.proc, info.Args[0]) // the number may be another file's as soon as this is done
+		return was
+	}
+	return false
 }
 
 // readString reads a C string of the stopped thread, as much of it as can be read.

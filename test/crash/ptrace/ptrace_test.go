@@ -28,6 +28,7 @@ const (
 	steps   = "steps"   // makes directories 0, 1, 2, … under its third argument, on changing threads
 	parent  = "parent"  // starts a child that makes a directory, then waits for it
 	child   = "child"   // that child
+	looker  = "looker"  // reads files of /proc, then one of its third argument
 	sleeper = "sleeper" // sleeps
 )
 
@@ -36,7 +37,7 @@ const dirs = 6
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 {
 		if program, ok := map[string]func(string) error{
-			steps: runSteps, parent: runParent, child: runChild,
+			steps: runSteps, parent: runParent, child: runChild, looker: runLooker,
 			sleeper: runSleeper,
 		}[os.Args[1]]; ok {
 			if program(os.Args[2]) != nil {
@@ -83,6 +84,21 @@ func runChild(dir string) error {
 		<-time.After(10 * time.Millisecond)
 	}
 	return errors.New("nothing happened")
+}
+
+const looks = 100
+
+func runLooker(dir string) error {
+	var failed error
+	for range looks {
+		_, err := os.ReadFile("/proc/self/stat")
+		failed = errors.Join(failed, err)
+	}
+	for range dirs {
+		_, err := os.ReadFile(filepath.Join(dir, "file"))
+		failed = errors.Join(failed, err)
+	}
+	return failed
 }
 
 func runSleeper(string) error {
@@ -211,6 +227,27 @@ func killAt(t *testing.T, n int, hit map[int]bool) bool {
 		hit[made] = true
 	}
 	return true
+}
+
+func TestLookingAtProcessesDoesNotCount(t *testing.T) {
+	need(t)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := run(t, command(t, looker, dir))
+	calls := map[string]int{}
+	for _, c := range out.Calls {
+		calls[c.Name]++
+	}
+	for _, name := range []string{"openat", "read", "close"} {
+		if n := calls[name]; n < dirs || n >= looks {
+			t.Errorf("%d calls of %s count, want some %d", n, name, dirs)
+		}
+	}
+	if out.Status != 0 {
+		t.Errorf("status %#x, want an exit with 0", uint32(out.Status))
+	}
 }
 
 // TestChildrenRunUntraced: the parent's run has no mkdir of the child's, and a child whose
