@@ -231,12 +231,20 @@ func TestOneSnapshot(t *testing.T) {
 	}
 	answer := newAnswerer(t.Context())
 	for range 2 {
-		if res := answer(wire.Request{Plan: &req}); res.Plan == nil || res.Plan.PodName != "web" {
+		if res := answer(wire.Request{Verb: wire.VerbPlan, Plan: &req}); res.Plan == nil || res.Plan.PodName != "web" {
 			t.Fatalf("answer %+v", res.Error)
 		}
 		if err := os.RemoveAll(parsed.Manifests); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestReportIsRefused(t *testing.T) {
+	res := newAnswerer(t.Context())(wire.Request{Verb: wire.VerbReport, Report: &wire.ReportRequest{}})
+	want := wire.Error{Code: 100, Msg: `weft-planner: answers no verb "report": there is nowhere to write to`}
+	if res.Error == nil || *res.Error != want {
+		t.Errorf("answer %+v, want %+v", res.Error, want)
 	}
 }
 

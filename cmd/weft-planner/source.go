@@ -29,7 +29,13 @@ func newAnswerer(ctx context.Context) func(wire.Request) wire.Response {
 		}
 		return src, err
 	}
-	return func(req wire.Request) wire.Response { return planner.Answer(ctx, *req.Plan, open) }
+	return func(req wire.Request) wire.Response {
+		if req.Verb != wire.VerbPlan {
+			return wire.Response{Error: wire.NewError(fault.New(fault.Internal, "weft-planner", "",
+				"answers no verb %s: there is nowhere to write to", fault.Quote(req.Verb)))}
+		}
+		return planner.Answer(ctx, *req.Plan, open)
+	}
 }
 
 // openSource opens what the conf names: manifests; a kubeconfig is not read yet.
