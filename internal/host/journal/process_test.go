@@ -96,7 +96,7 @@ func helperHold(dir string) error {
 
 // helperWait is a delegate that does nothing for long.
 func helperWait(string) error {
-	time.Sleep(time.Minute)
+	time.Sleep(time.Minute) //nolint:forbidigo // what a delegate does that hangs
 	return nil
 }
 
@@ -151,7 +151,7 @@ func TestHolderIsKilled(t *testing.T) {
 		if !ok || p.Group != child || !Alive(Process{PID: p.Group, Start: p.Start}) {
 			t.Errorf("last started: %+v, %t", p, ok)
 		}
-		if owner := st.Intents[0].Owner; Alive(owner) != slices.ContainsFunc(want, func(h Holder) bool { return h.Process.PID == owner.PID }) {
+		if owner := st.Intents[0].Owner; Alive(owner) != slices.ContainsFunc(want, func(h Holder) bool { return h.PID == owner.PID }) {
 			t.Errorf("owner %+v is alive: %t", owner, Alive(owner))
 		}
 	}
@@ -375,7 +375,7 @@ func TestAlive(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("a zombie is alive")
 		}
-		time.Sleep(time.Millisecond) // polls a real process
+		time.Sleep(time.Millisecond) //nolint:forbidigo // polls a real process
 	}
 	_ = cmd.Wait() // it was killed
 	if Alive(child) {

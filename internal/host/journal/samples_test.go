@@ -45,18 +45,26 @@ func TestRecordsOfVersion1(t *testing.T) {
 		"whole-eth0": {"9f84fa8a6971e5c973f2404ad2a841be06292a9489796b3e23f376291a9647dd", State{
 			Intents: []Intent{intent("whole-eth0")},
 			Phases: []Phase{
-				{Phase: "attempting"}, {Phase: "started", Group: 4712, Start: 123460}, {Phase: "done", Result: eth0},
-				{Phase: "attempting", Item: 1}, {Phase: "started", Item: 1, Group: 4713, Start: 123461}, {Phase: "done", Item: 1, Result: net1},
+				{Phase: "attempting"},
+				{Phase: "started", Group: 4712, Start: 123460},
+				{Phase: "done", Result: eth0},
+				{Phase: "attempting", Item: 1},
+				{Phase: "started", Item: 1, Group: 4713, Start: 123461},
+				{Phase: "done", Item: 1, Result: net1},
 				{Phase: "done", Item: -1},
 			},
 		}},
 		"half-eth0": {"7f620e1413b65b1e3d2c15817e17530649ecaacc60a5c4cf91304d231683ca91", State{
 			Intents: []Intent{intent("half-eth0")},
 			Phases: []Phase{
-				{Phase: "attempting"}, {Phase: "started", Group: 4712, Start: 123460}, {Phase: "done", Result: eth0},
-				{Phase: "attempting", Item: 1}, {Phase: "started", Item: 1, Group: 4713, Start: 123461},
+				{Phase: "attempting"},
+				{Phase: "started", Group: 4712, Start: 123460},
+				{Phase: "done", Result: eth0},
+				{Phase: "attempting", Item: 1},
+				{Phase: "started", Item: 1, Group: 4713, Start: 123461},
 				{Phase: "undoing", Item: 1, Error: `plugin pb: code 11: "try later"`},
-				{Phase: "started", Item: 1, Group: 4720, Start: 123499}, {Phase: "undone", Item: 1},
+				{Phase: "started", Item: 1, Group: 4720, Start: 123499},
+				{Phase: "undone", Item: 1},
 			},
 		}},
 		"torn-eth0": {"3e056f9be2f43d53634140338db70f1f295b8df7e01f75e9afc26f4c178c146c", State{

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -128,9 +129,9 @@ type State struct {
 // LastStarted gives the last phase that names a process group: the delegate that may
 // still hold the lock of a record whose owner is dead.
 func (s State) LastStarted() (Phase, bool) {
-	for i := len(s.Phases) - 1; i >= 0; i-- {
-		if s.Phases[i].Phase == Started {
-			return s.Phases[i], true
+	for _, p := range slices.Backward(s.Phases) {
+		if p.Phase == Started {
+			return p, true
 		}
 	}
 	return Phase{}, false
