@@ -76,11 +76,25 @@ func (p *planner) checkPod(pod *Pod) {
 		p.fault("metadata.name", "%s %w", fault.Quote(pod.Name), err)
 	}
 	want, _ := p.arg(argUID)
-	if want == "" || pod.UID == "" || want == pod.UID || want == staticUID(pod) {
+	if pod.Is(want) {
 		return
 	}
 	p.faults = append(p.faults, fault.New(fault.TryLater, p.object, "metadata.uid",
 		"is %s, the sandbox belongs to %s", fault.Quote(pod.UID), fault.Quote(want)))
+}
+
+// Is says whether the pod may be the one that a runtime knows under uid; "" on either
+// side is not known.
+func (p *Pod) Is(uid string) bool {
+	return uid == "" || p.UID == "" || uid == p.UID || uid == p.RuntimeUID()
+}
+
+// RuntimeUID is the UID under which the kubelet and the runtime know the pod.
+func (p *Pod) RuntimeUID() string {
+	if uid := staticUID(p); uid != "" {
+		return uid
+	}
+	return p.UID
 }
 
 // staticUID is the UID under which a runtime knows a static pod, whose mirror in the API

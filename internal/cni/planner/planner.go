@@ -1,17 +1,18 @@
 // Copyright The Weft Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package planner answers the hands' plan requests out of a source of pods and
-// NetworkAttachmentDefinitions: what weft-planner and the agent have in common.
+// Package planner answers the hands' requests out of a source of pods and
+// NetworkAttachmentDefinitions: what the one-shot planners and the agent have in common.
 //
 // Invariants: it keeps nothing between two requests; it reads no file of the host,
 // but asks the hands for those that the plan needs; every answer is a plan, a list
-// of needs or an error with a CNI code.
+// of needs, "done" or an error with a CNI code; network-status keeps what other writers
+// put there; a fault of the pod's owner is told by one event.
 //
 // It does not know where the source has its objects from, and decides nothing
 // about networks: that is plan.
 //
-// Implements: architecture 4.2 (verb plan).
+// Implements: architecture 4.2 (verbs plan, report), 4.4 (network-status).
 package planner
 
 import (
@@ -55,12 +56,22 @@ func Answer(ctx context.Context, req wire.PlanRequest, open func(*netconf.Conf) 
 	p, need, err := a.plan(ctx)
 	switch {
 	case err != nil:
-		return wire.Response{Error: wire.NewError(err, a.hints()...)}
+		answer := wire.NewError(err, a.hints()...)
+		a.tellFault(answer)
+		return wire.Response{Error: answer}
 	case p != nil:
+		a.tellWarnings(p.Warnings)
 		p.Warnings = append(p.Warnings, src.Warnings()...)
-		return wire.Response{Plan: p}
+		_, reports := src.(Reporter)
+		return wire.Response{Plan: p, Report: reports && p.PodName != ""}
 	}
 	return wire.Response{Need: need}
+}
+
+// Refresher is a Source that may have an older copy of a pod.
+type Refresher interface {
+	// Refresh is Pod without any copy.
+	Refresh(ctx context.Context, namespace, name string) (*plan.Pod, error)
 }
 
 // answer is one request in work.
@@ -68,6 +79,7 @@ type answer struct {
 	src     Source
 	in      plan.Input
 	missing bool // an object that the plan names is not there
+	noNAD   bool // and it is a NAD
 }
 
 // plan makes the plan, or says which files it needs.
@@ -106,6 +118,10 @@ func (a *answer) pod(ctx context.Context) (*plan.Pod, error) {
 		return nil, fault.New(fault.Environment, "CNI_ARGS", "K8S_POD_NAME", "is missing beside K8S_POD_NAMESPACE")
 	}
 	pod, err := a.src.Pod(ctx, namespace, name)
+	if r, ok := a.src.(Refresher); ok && err == nil && !pod.Is(args["K8S_POD_UID"]) {
+		// The pod was made anew under its name; who is behind, source or runtime, is to be seen.
+		pod, err = r.Refresh(ctx, namespace, name)
+	}
 	if err != nil {
 		a.missing = true
 		return nil, err
@@ -127,7 +143,8 @@ func (a *answer) resolve(ctx context.Context, out plan.Output) error {
 			return err
 		}
 		a.in.NADs[ref] = nad
-		a.missing = a.missing || !nad.Found
+		a.noNAD = a.noNAD || !nad.Found
+		a.missing = a.missing || a.noNAD
 	}
 	if !out.NeedDevices {
 		return nil
@@ -142,6 +159,39 @@ func (a *answer) resolve(ctx context.Context, out plan.Output) error {
 	a.in.Devices = devices
 	return nil
 }
+
+// tellFault tells the pod's owner why there is no plan. Not what time may mend: that may
+// be about another pod of the name, or the API server, which would not take the event.
+func (a *answer) tellFault(e *wire.Error) {
+	r, ok := a.src.(Reporter)
+	if !ok || a.in.Pod == nil || e.Code == uint(fault.TryLater) {
+		return
+	}
+	reason := ReasonInvalid
+	if a.noNAD {
+		reason = ReasonNoNetwork
+	}
+	r.Tell(a.ref(), Event{reason, message(e)})
+}
+
+// tellWarnings tells the pod's owner what is odd about what the pod asks for.
+func (a *answer) tellWarnings(all []fault.Warning) {
+	r, ok := a.src.(Reporter)
+	if !ok || a.in.Pod == nil {
+		return
+	}
+	var texts []string
+	for _, w := range all {
+		if w.Object == a.ref().object() {
+			texts = append(texts, (&fault.Fault{Field: w.Field, Text: w.Text}).Error())
+		}
+	}
+	if len(texts) > 0 {
+		r.Tell(a.ref(), Event{ReasonQuestioned, fault.Bound(strings.Join(texts, "; "), maxMessage)})
+	}
+}
+
+func (a *answer) ref() PodRef { return PodRef{a.in.Pod.Namespace, a.in.Pod.Name, a.in.Pod.UID} }
 
 // hints are the source's warnings; they may explain an error when an object was
 // missed, because what is broken is skipped. (What files miss, plan says itself.)
