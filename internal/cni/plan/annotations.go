@@ -25,6 +25,7 @@ func (p *planner) readAnnotations() {
 		p.def = &def[0]
 		if p.def.Namespace == "" {
 			p.def.Namespace = p.conf.MultusNamespace
+			p.explainNamespace(DefaultNetworkAnnotation, p.def)
 		}
 		if p.def.Interface != "" {
 			p.fault(place(DefaultNetworkAnnotation, 0), "asks for the interface name %s; the default network's is the runtime's, %s",
@@ -35,12 +36,14 @@ func (p *planner) readAnnotations() {
 	p.asked = p.elements(NetworksAnnotation)
 	if len(p.asked) > MaxNetworks {
 		p.fault("annotation "+NetworksAnnotation, "names %d networks, at most %d are allowed", len(p.asked), MaxNetworks)
+		p.asked = nil
 		return
 	}
 	for i := range p.asked {
 		e := &p.asked[i]
 		if e.Namespace == "" {
 			e.Namespace = p.in.Pod.Namespace
+			p.explainNamespace(NetworksAnnotation, e)
 		}
 		p.isolate(NetworksAnnotation, e)
 	}
@@ -48,7 +51,7 @@ func (p *planner) readAnnotations() {
 
 // elements parses one annotation. An absent, a blank and an empty one are the same.
 func (p *planner) elements(annotation string) []selection.Element {
-	elements, warnings, err := selection.Parse(p.in.Pod.Annotations[annotation])
+	elements, warnings, err := selection.Lenient(p.in.Pod.Annotations[annotation])
 	for _, w := range warnings {
 		w.Object, w.Field = p.object, "annotation "+annotation+w.Field
 		p.warnings = append(p.warnings, w)
@@ -73,7 +76,11 @@ func (p *planner) elements(annotation string) []selection.Element {
 
 // isolate keeps a pod from the networks of other namespaces, where that is wanted.
 func (p *planner) isolate(annotation string, e *selection.Element) {
+	if e.Broken {
+		return
+	}
 	own := p.in.Pod.Namespace
+	p.explainIsolation(annotation, e)
 	if !p.conf.NamespaceIsolation || e.Namespace == own || slices.Contains(p.conf.GlobalNamespaces, e.Namespace) {
 		return
 	}

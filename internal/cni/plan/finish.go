@@ -24,9 +24,13 @@ func (p *planner) finish() {
 	common := p.argString(nil)
 	for i := range p.slots {
 		s := &p.slots[i]
+		if !s.ok {
+			continue
+		}
 		s.Args = common
 		if e := s.request; e != nil && (e.MAC != "" || len(e.IPs) > 0) {
 			s.Args = p.argString(e)
+			p.explainArgs(s)
 		}
 		p.runtimeConfig(s)
 		if s.drawn || s.request != nil && s.request.CNIArgs != nil {
@@ -40,6 +44,7 @@ func (p *planner) finish() {
 // plugins declares the capability.
 func (p *planner) runtimeConfig(s *slot) {
 	config := map[string]json.RawMessage{}
+	p.explainKubelet(s)
 	if s.Default {
 		for name, value := range p.conf.RuntimeConfig {
 			if s.Conf.Declares(name) {
@@ -51,6 +56,7 @@ func (p *planner) runtimeConfig(s *slot) {
 		for _, r := range requests(s.request) {
 			if s.Conf.Declares(r.capability) {
 				config[r.capability] = encode(r.value)
+				p.explainRequest(s, r)
 			} else {
 				p.undeclared(s, r)
 			}
@@ -61,6 +67,7 @@ func (p *planner) runtimeConfig(s *slot) {
 	}
 	if s.Conf.Declares(capDeviceInfo) && config[capDeviceInfo] == nil {
 		config[capDeviceInfo] = netconf.String(p.deviceInfoPath(s))
+		p.explainDeviceInfo(s)
 	}
 	if len(config) > 0 {
 		s.RuntimeConfig = config
@@ -103,6 +110,7 @@ func (p *planner) undeclared(s *slot, r request) {
 	if r.capability == capDeviceID && s.drawn {
 		return // every plugin finds the drawn device in its configuration
 	}
+	p.explainUndeclared(s, r)
 	const text = "is asked for, and no plugin of %s declares the capability %s"
 	if p.conf.Strict {
 		p.slotFault(s, "."+r.key, text, s.Network, r.capability)
@@ -145,6 +153,7 @@ func (p *planner) edit(s *slot) {
 		}
 		s.Conf.Plugins[i].Conf = o.Bytes()
 	}
+	p.explainEdit(s)
 }
 
 // mergeArgs sets every key of cniArgs in args.cni; the other keys of both stay.

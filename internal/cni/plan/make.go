@@ -31,12 +31,16 @@ func Make(in Input) (Output, error) {
 		for _, step := range stage {
 			step()
 		}
-		if len(p.faults) > 0 {
+		if len(p.faults) > 0 && !in.Explain {
 			return Output{}, errors.Join(p.faults...)
 		}
 		if p.missing() {
 			return p.out, nil
 		}
+	}
+	p.out.Decisions = p.sorted()
+	if len(p.faults) > 0 {
+		return p.out, errors.Join(p.faults...)
 	}
 	p.out.Plan = p.plan()
 	return p.out, nil
@@ -56,6 +60,8 @@ type planner struct {
 	out      Output
 	warnings []fault.Warning
 	faults   []error
+
+	decisions []decision // with Explain
 }
 
 // slot is an attachment on its way.
@@ -63,6 +69,7 @@ type slot struct {
 	Attachment
 	from     string             // what asks for it, for messages: "annotation …/networks[2]"
 	request  *selection.Element // nil when the configuration asks for it
+	ok       bool               // the network was read; never false once a plan is made
 	resource string             // resource name to draw a device from, "" = none
 	drawn    bool               // DeviceID was drawn from it
 }

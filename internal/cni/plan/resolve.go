@@ -22,6 +22,7 @@ type resolved struct {
 	resource string
 	file     string // path of the file that it came from, "" otherwise
 	ok       bool
+	why      []decision // with Explain
 }
 
 // resolve makes the list of slots in their order: the default network, the
@@ -38,7 +39,7 @@ func (p *planner) resolve() {
 	for i := range p.asked {
 		e := &p.asked[i]
 		from := place(NetworksAnnotation, e.Index)
-		p.add(from, p.nad(from, ref(e)), e)
+		p.add(from, p.element(from, e), e)
 	}
 	p.resolveAuxiliary(cluster)
 	if len(p.slots) > MaxNetworks {
@@ -53,7 +54,7 @@ func (p *planner) resolveDefault(cluster *resolved) {
 	switch {
 	case p.def != nil:
 		from := place(DefaultNetworkAnnotation, 0)
-		p.add(from, p.nad(from, ref(p.def)), p.def)
+		p.add(from, p.element(from, p.def), p.def)
 	case cluster != nil:
 		p.add("clusterNetwork", cluster, nil)
 	case len(p.conf.Delegates) > 0:
@@ -71,6 +72,7 @@ func (p *planner) resolveOthers() {
 		return
 	}
 	if p.in.Pod != nil && slices.Contains(p.conf.SystemNamespaces, p.in.Pod.Namespace) {
+		p.explainSystemNamespace()
 		return
 	}
 	for i, name := range p.conf.DefaultNetworks {
@@ -108,8 +110,17 @@ func (p *planner) resolveAuxiliary(cluster *resolved) {
 func (p *planner) add(from string, r *resolved, e *selection.Element) {
 	p.slots = append(p.slots, slot{
 		Attachment: Attachment{Network: r.label, Conf: r.network, Default: len(p.slots) == 0},
-		from:       from, request: e, resource: r.resource,
+		from:       from, request: e, ok: r.ok, resource: r.resource,
 	})
+	p.explainNetwork(&p.slots[len(p.slots)-1], r)
+}
+
+// element looks up what an annotation names.
+func (p *planner) element(from string, e *selection.Element) *resolved {
+	if e.Broken {
+		return &resolved{}
+	}
+	return p.nad(from, ref(e))
 }
 
 func (p *planner) delegate(i int) *resolved {
@@ -234,6 +245,7 @@ func (p *planner) decodeNAD(r *resolved, nad NAD) {
 // complete gives a network what it may leave out. prefix leads to its keys in the object.
 func (p *planner) complete(r *resolved, name, object, prefix string) {
 	n := &r.network
+	p.explainConf(r, name, object, prefix)
 	if n.Name == "" {
 		n.Name = name
 	}

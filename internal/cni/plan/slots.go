@@ -30,15 +30,18 @@ func (p *planner) name() {
 		switch s := &p.slots[i]; {
 		case i == 0:
 			s.IfName = p.in.Sandbox.IfName
+			p.explainName(s, "is the runtime's, CNI_IFNAME; the default network always has it")
 			take(s, "")
 		case s.request != nil && s.request.Interface != "":
 			s.IfName = s.request.Interface
+			p.explainName(s, "is asked for")
 			take(s, "")
 		}
 	}
 	for i := range p.slots {
 		if s := &p.slots[i]; s.IfName == "" {
 			s.IfName = "net" + strconv.Itoa(i)
+			p.explainName(s, "is automatic: none is asked for, so it is net and the position")
 			take(s, " (automatic, from its position)")
 		}
 	}
@@ -72,6 +75,7 @@ func (p *planner) route() {
 			}
 			family[v] = s.from + here
 			s.Gateways = append(s.Gateways, gateway)
+			p.explainGateway(s, here, gateway, name)
 		}
 	}
 }
@@ -99,12 +103,14 @@ func (p *planner) assignDevices() {
 		switch pool := pools[s.resource]; {
 		case s.resource == "":
 			s.DeviceID = asked
+			p.explainAskedDevice(s)
 		case next[s.resource] == len(pool):
 			p.slotFault(s, "", "needs a device of %s, and the pod has %d for %d networks",
 				fault.Quote(s.resource), len(pool), wanted[s.resource])
 		default:
 			s.DeviceID, s.ResourceName, s.drawn = pool[next[s.resource]], s.resource, true
 			next[s.resource]++
+			p.explainDrawnDevice(s, next[s.resource], len(pool))
 			if asked != "" && asked != s.DeviceID {
 				p.warn(s.from+".deviceID", "is ignored: the device %s was given to the pod for it", fault.Quote(s.DeviceID))
 			}

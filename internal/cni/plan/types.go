@@ -43,6 +43,9 @@ type Input struct {
 	Devices map[string][]string
 	// Reserved are interface names that the pod's DRA devices take.
 	Reserved []string
+	// Explain asks for Decisions, and for every fault that can be seen, not only those
+	// of the first stage that has any. The plan is the same.
+	Explain bool
 }
 
 // Sandbox is what the runtime says in CNI_* variables.
@@ -96,12 +99,14 @@ type File struct {
 	Warnings []fault.Warning `json:"warnings,omitempty"`
 }
 
-// Output is a finished plan, or what is missing to make it (then Plan is nil).
+// Output is a finished plan, or what is missing to make it (then Plan is nil). Beside an
+// error it holds at most Decisions.
 type Output struct {
 	Plan        *Plan
 	NeedNADs    []NADRef
 	NeedFiles   []Need
 	NeedDevices bool
+	Decisions   []Decision // with Input.Explain: those of the pod, then each attachment's
 }
 
 // Plan is every attachment of one sandbox, in the order in which they are made.

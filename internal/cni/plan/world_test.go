@@ -109,6 +109,11 @@ func (w *world) make(t testing.TB) (*plan.Plan, error) {
 			if err != nil || !reflect.DeepEqual(out, again) {
 				t.Errorf("the same input gave another output: %v", err)
 			}
+			in.Explain = true
+			explained, err := plan.Make(in)
+			if err != nil || !reflect.DeepEqual(out.Plan, explained.Plan) || len(explained.Decisions) == 0 {
+				t.Errorf("the explained plan is another: %v", err)
+			}
 			return out.Plan, nil
 		}
 		for _, at := range out.NeedNADs {

@@ -77,7 +77,7 @@ func (p *parser) object(i int, o *netconf.Object) {
 		p.warn(field+".ips", "asks for nothing; it counts as absent")
 	}
 	p.splitName(&e, field)
-	p.checkNames(e, field+".namespace", field+".name", field+".interface")
+	p.checkNames(&e, field+".namespace", field+".name", field+".interface")
 	p.elements = append(p.elements, e)
 }
 

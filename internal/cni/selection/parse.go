@@ -16,6 +16,17 @@ import (
 // (*fault.Fault, code 7, joined) and warnings have no Object, and as Field the place
 // in the annotation: "[2].mac"; the caller knows what the annotation stands on.
 func Parse(annotation string) ([]Element, []fault.Warning, error) {
+	elements, warnings, err := Lenient(annotation)
+	if err != nil {
+		elements = nil
+	}
+	return elements, warnings, err
+}
+
+// Lenient is Parse for who wants to say all that is wrong, also with what an element
+// leads to: it gives the elements beside faults as well, each in its place, without the
+// values that are at fault. They must not be acted on.
+func Lenient(annotation string) ([]Element, []fault.Warning, error) {
 	var p parser
 	text := strings.TrimSpace(annotation)
 	switch {
@@ -25,10 +36,7 @@ func Parse(annotation string) ([]Element, []fault.Warning, error) {
 	default:
 		p.list(text)
 	}
-	if len(p.faults) > 0 {
-		return nil, p.warnings, errors.Join(p.faults...)
-	}
-	return p.elements, p.warnings, nil
+	return p.elements, p.warnings, errors.Join(p.faults...)
 }
 
 type parser struct {
@@ -66,39 +74,48 @@ func (p *parser) list(text string) {
 func (p *parser) item(i int, item string) {
 	field := fmt.Sprintf("[%d]", i)
 	if item == "" {
-		p.fault(field, "is empty, a network's name is needed")
+		p.broken(i, field, "is empty, a network's name is needed")
 		return
 	}
 	network, iface, _ := strings.Cut(item, "@")
 	if strings.Contains(iface, "@") {
-		p.fault(field, "%s holds more than one '@'", fault.Quote(item))
+		p.broken(i, field, "%s holds more than one '@'", fault.Quote(item))
 		return
 	}
 	e := Element{Index: i, Name: strings.TrimSpace(network), Interface: strings.TrimSpace(iface)}
 	if ns, name, ok := strings.Cut(network, "/"); ok {
 		if strings.Contains(name, "/") {
-			p.fault(field, "%s holds more than one '/'", fault.Quote(item))
+			p.broken(i, field, "%s holds more than one '/'", fault.Quote(item))
 			return
 		}
 		e.Namespace, e.Name = strings.TrimSpace(ns), strings.TrimSpace(name)
 	}
-	p.checkNames(e, field, field, field)
+	p.checkNames(&e, field, field, field)
 	p.elements = append(p.elements, e)
 }
 
+// broken is a fault of an element that leaves nothing of it but its place.
+func (p *parser) broken(i int, field, format string, args ...any) {
+	p.fault(field, format, args...)
+	p.elements = append(p.elements, Element{Index: i, Broken: true})
+}
+
 // checkNames checks the three names of an element, which go by the same rules in both forms.
-func (p *parser) checkNames(e Element, namespace, name, iface string) {
+func (p *parser) checkNames(e *Element, namespace, name, iface string) {
 	if e.Namespace != "" {
 		if err := Namespace(e.Namespace); err != nil {
+			e.Broken = true
 			p.fault(namespace, "namespace %s %w", fault.Quote(e.Namespace), err)
 		}
 	}
 	if err := ObjectName(e.Name); err != nil {
+		e.Broken = true
 		p.fault(name, "name %s %w", fault.Quote(e.Name), err)
 	}
 	if e.Interface != "" {
 		if err := InterfaceName(e.Interface); err != nil {
 			p.fault(iface, "interface name %s %w", fault.Quote(e.Interface), err)
+			e.Interface = ""
 		}
 	}
 }
@@ -116,7 +133,7 @@ func (p *parser) array(text string) {
 	for i, raw := range elements {
 		o, err := netconf.Inner(raw)
 		if err != nil {
-			p.fault(fmt.Sprintf("[%d]", i), "%w", err)
+			p.broken(i, fmt.Sprintf("[%d]", i), "%w", err)
 			continue
 		}
 		p.object(i, o)

@@ -26,6 +26,8 @@ type Element struct {
 	// Namespace is "" when the annotation leaves it to the reader.
 	Namespace string
 	Name      string
+	// Broken says that the element's names cannot be used; only Lenient gives such ones.
+	Broken bool
 	// SplitName says that Namespace came from a "namespace/name" inside the JSON key
 	// name, which the NPWG specification does not allow.
 	SplitName bool
