@@ -5,7 +5,9 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -160,6 +162,27 @@ BenchmarkAppend-2    	     100	      2000 ns/op
 		if got[i] != want[i] {
 			t.Errorf("line %d: got %+v, want %+v", i, got[i], want[i])
 		}
+	}
+}
+
+func TestRoomsWithBenchmarks(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for path, text := range map[string]string{
+		"in/a/x_test.go": "package a\n\nfunc BenchmarkOne() {}\n\nfunc BenchmarkTwo() {}\n",
+		"in/a/y_test.go": "package a\n\nfunc BenchmarkThree() {}\n",
+		"in/b/x_test.go": "package b\n\n// BenchmarkNone is only spoken of.\nfunc Test() {}\n",
+		"in/c/x.go":      "package c\n\nfunc BenchmarkNot() {}\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := roomsWithBenchmarks("in")
+	if err != nil || !slices.Equal(got, []string{"./in/a"}) {
+		t.Errorf("got %v, %v", got, err)
 	}
 }
 

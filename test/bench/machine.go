@@ -20,6 +20,7 @@ type machine struct {
 	kernel     string
 	fileSystem string
 	golang     string
+	load       string // processes that wanted to run, over the last minute, before measuring began
 }
 
 // inspect describes the machine and the disk that dir is on, which must be a real
@@ -41,6 +42,9 @@ func inspect(dir string) (machine, error) {
 	m.kernel = string(release)
 	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
 		m.cpu = cpuModel(info)
+	}
+	if average, err := os.ReadFile("/proc/loadavg"); err == nil {
+		m.load, _, _ = strings.Cut(string(average), " ")
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

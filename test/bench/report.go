@@ -134,7 +134,8 @@ func (r *report) markdown() string {
 	}
 	r.microTable(line)
 	m := r.machine
-	line("\n## Machine\n\n%d cores (%s), Linux %s, state directory on %s with fsync on, Go %s.", m.cores, m.cpu, m.kernel, m.fileSystem, m.golang)
+	line("\n## Machine\n\n%d cores (%s), Linux %s, state directory on %s with fsync on, Go %s. Load average before the run: %s", m.cores, m.cpu, m.kernel, m.fileSystem, m.golang, m.load)
+	line("(beyond a fraction of the cores, other work took part in every figure above).")
 	return b.String()
 }
 
