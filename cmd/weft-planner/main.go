@@ -1,21 +1,16 @@
 // Copyright The Weft Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command weft-planner makes plans where no agent runs. weft-cni starts it, sends
+// Command weft-planner makes plans out of a directory of manifests, where no agent runs. weft-cni starts it, sends
 // planner requests to its stdin and reads the answers from its stdout (architecture
 // 4.2); it ends with its input. Nothing but answers goes to stdout.
 package main
 
 import (
 	"context"
-	"errors"
-	"flag"
-	"fmt"
-	"io"
 	"os"
-	"runtime/debug"
 
-	"github.com/weftnet/weft/internal/cni/wire"
+	"github.com/weftnet/weft/internal/cni/planner/stdio"
 )
 
 const usage = `weft-planner makes the plans of weft-cni where no agent runs.
@@ -45,39 +40,6 @@ Flags:
 `
 
 func main() {
-	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
-}
-
-// run returns the exit code: 0 served until the end of stdin, 1 could not, 2 wrong usage.
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("weft-planner", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	version := flags.Bool("version", false, "")
-	err := flags.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		_, _ = io.WriteString(stdout, usage)
-		return 0
-	case err != nil || flags.NArg() > 0:
-		if err == nil {
-			err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
-		}
-		fmt.Fprintf(stderr, "weft-planner: %v; see weft-planner --help\n", err)
-		return 2
-	case *version:
-		fmt.Fprintf(stdout, "weft-planner %s, planner protocol %s\n", buildVersion(), wire.KnownVersions())
-		return 0
-	}
-	if err := wire.Serve(stdin, stdout, newAnswerer(ctx)); err != nil {
-		fmt.Fprintf(stderr, "weft-planner: %v\n", err)
-		return 1
-	}
-	return 0
-}
-
-func buildVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "unknown"
+	p := stdio.Program{Name: "weft-planner", Usage: usage}
+	os.Exit(p.Run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, newAnswerer()))
 }

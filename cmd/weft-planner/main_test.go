@@ -17,6 +17,7 @@ import (
 
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/cni/planner/stdio"
 	"github.com/weftnet/weft/internal/cni/wire"
 )
 
@@ -165,7 +166,7 @@ func TestRefusals(t *testing.T) {
 		},
 		"kubeconfig": {
 			wire.PlanRequest{Conf: conf(t, map[string]any{"kubeconfig": "/etc/k"}), Sandbox: sandbox("web")},
-			fault.Config, "configuration m: kubeconfig: is no source of pods for this weft-planner; run the agent, or set manifests",
+			fault.Config, "configuration m: kubeconfig: is read by weft-planner-kube, not by weft-planner",
 		},
 		"no source": {
 			wire.PlanRequest{Conf: conf(t, nil), Sandbox: sandbox("web")}, fault.Config, "configuration m: manifests: is missing",
@@ -212,7 +213,8 @@ func TestRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			if code := run(t.Context(), c.args, strings.NewReader(c.stdin), &stdout, &stderr); code != c.code {
+			p := stdio.Program{Name: "weft-planner", Usage: usage}
+			if code := p.Run(t.Context(), c.args, strings.NewReader(c.stdin), &stdout, &stderr, newAnswerer()); code != c.code {
 				t.Errorf("exit code %d, want %d", code, c.code)
 			}
 			if !strings.Contains(stdout.String(), c.stdout) || (c.stdout == "") != (stdout.Len() == 0) || stderr.String() != c.stderr {
@@ -229,9 +231,9 @@ func TestOneSnapshot(t *testing.T) {
 	if err := json.Unmarshal(req.Conf, &parsed); err != nil {
 		t.Fatal(err)
 	}
-	answer := newAnswerer(t.Context())
+	answer := newAnswerer()
 	for range 2 {
-		if res := answer(wire.Request{Verb: wire.VerbPlan, Plan: &req}); res.Plan == nil || res.Plan.PodName != "web" {
+		if res := answer(t.Context(), wire.Request{Verb: wire.VerbPlan, Plan: &req}); res.Plan == nil || res.Plan.PodName != "web" {
 			t.Fatalf("answer %+v", res.Error)
 		}
 		if err := os.RemoveAll(parsed.Manifests); err != nil {
@@ -241,7 +243,7 @@ func TestOneSnapshot(t *testing.T) {
 }
 
 func TestReportIsRefused(t *testing.T) {
-	res := newAnswerer(t.Context())(wire.Request{Verb: wire.VerbReport, Report: &wire.ReportRequest{}})
+	res := newAnswerer()(t.Context(), wire.Request{Verb: wire.VerbReport, Report: &wire.ReportRequest{}})
 	want := wire.Error{Code: 100, Msg: `weft-planner: answers no verb "report": there is nowhere to write to`}
 	if res.Error == nil || *res.Error != want {
 		t.Errorf("answer %+v, want %+v", res.Error, want)

@@ -15,9 +15,9 @@ import (
 	"github.com/weftnet/weft/internal/cni/wire"
 )
 
-// newAnswerer answers plan requests. The requests of one process are the rounds of
+// newAnswerer answers requests. The requests of one process are the rounds of
 // one ADD: a directory is read once, so that they all see the same objects.
-func newAnswerer(ctx context.Context) func(wire.Request) wire.Response {
+func newAnswerer() func(context.Context, wire.Request) wire.Response {
 	sources := map[string]planner.Source{}
 	open := func(conf *netconf.Conf) (planner.Source, error) {
 		if src, ok := sources[conf.Manifests]; ok {
@@ -29,16 +29,16 @@ func newAnswerer(ctx context.Context) func(wire.Request) wire.Response {
 		}
 		return src, err
 	}
-	return func(req wire.Request) wire.Response {
+	return func(ctx context.Context, req wire.Request) wire.Response {
 		if req.Verb != wire.VerbPlan {
 			return wire.Response{Error: wire.NewError(fault.New(fault.Internal, "weft-planner", "",
 				"answers no verb %s: there is nowhere to write to", fault.Quote(req.Verb)))}
 		}
-		return planner.Answer(ctx, *req.Plan, open)
+		return planner.Handle(ctx, req, open)
 	}
 }
 
-// openSource opens what the conf names: manifests; a kubeconfig is not read yet.
+// openSource opens the manifests that the conf names.
 func openSource(conf *netconf.Conf) (planner.Source, error) {
 	object := "configuration " + conf.Name
 	switch {
@@ -53,8 +53,7 @@ func openSource(conf *netconf.Conf) (planner.Source, error) {
 		}
 		return src, nil
 	case conf.Kubeconfig != "":
-		return nil, fault.New(fault.Config, object, "kubeconfig",
-			"is no source of pods for this weft-planner; run the agent, or set manifests to a directory of YAML")
+		return nil, fault.New(fault.Config, object, "kubeconfig", "is read by weft-planner-kube, not by weft-planner")
 	}
 	return nil, fault.New(fault.Config, object, "manifests", "is missing, and weft-planner has no other source of pods")
 }

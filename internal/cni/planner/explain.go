@@ -1,0 +1,43 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package planner
+
+import (
+	"context"
+	"maps"
+
+	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/plan"
+)
+
+// Explain plans as Answer does, for people: in is what is known from the start (Conf,
+// Sandbox, Pod), src has the objects and file the host's files. The Output has its
+// Decisions also beside an error.
+func Explain(ctx context.Context, in plan.Input, src Source, file func(plan.Need) plan.File) (plan.Output, error) {
+	in.Explain = true
+	in.NADs, in.Files = map[plan.NADRef]plan.NAD{}, maps.Clone(in.Files)
+	if in.Files == nil {
+		in.Files = map[plan.Need]plan.File{}
+	}
+	a := &answer{src: src, in: in}
+	for {
+		out, err := plan.Make(a.in)
+		switch {
+		case err != nil || out.Plan != nil:
+			return out, err
+		case len(out.NeedNADs) > 0 || out.NeedDevices:
+			if err := a.resolve(ctx, out); err != nil {
+				return plan.Output{}, err
+			}
+		case len(out.NeedFiles) == 0:
+			return plan.Output{}, fault.New(fault.Internal, "plan", "", "is neither made nor lacks anything")
+		}
+		for _, need := range out.NeedFiles {
+			if _, asked := a.in.Files[need]; asked {
+				return plan.Output{}, fault.New(fault.Internal, "plan", "", "asks for %s again", need)
+			}
+			a.in.Files[need] = file(need)
+		}
+	}
+}
