@@ -90,7 +90,10 @@ func (h *hands) addLocked(ctx context.Context, rec *journal.Record, corrupt bool
 	if err == nil {
 		return out, nil
 	}
-	return nil, t.undoAfter(ctx, deadlineFault(ctx, err))
+	err = deadlineFault(ctx, err)
+	t.undoAfter(ctx)
+	t.complain(ctx, p, err)
+	return nil, err
 }
 
 // deadlineFault makes running out of time a fault that time may mend.

@@ -86,8 +86,7 @@ func (h *hands) takeOver(rec *journal.Record) error {
 	sb := h.req.sandbox
 	found, err := scratch.Load(h.conf.CNIDir, sb.ContainerID, sb.IfName)
 	if err != nil {
-		h.log.Warn("Multus scratch file: " + err.Error())
-		return nil
+		h.log.Warn("Multus scratch file: " + err.Error()) // what could be read of it is undone
 	}
 	if len(found) == 0 {
 		return nil
@@ -96,6 +95,9 @@ func (h *hands) takeOver(rec *journal.Record) error {
 		CNIVersion: h.conf.CNIVersion, Scratch: h.conf.CNIDir}
 	body.Sandbox.Path = h.path()
 	for _, a := range found {
+		if a.Args == "" {
+			a.Args = sb.Args
+		}
 		body.Plan.Attachments = append(body.Plan.Attachments, a.Attachment)
 	}
 	raw, err := json.Marshal(body)

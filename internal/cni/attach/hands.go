@@ -18,6 +18,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/record"
+	"github.com/weftnet/weft/internal/cni/wire"
 	"github.com/weftnet/weft/internal/host/journal"
 	"github.com/weftnet/weft/internal/host/lanes"
 )
@@ -47,6 +48,7 @@ type hands struct {
 	sweep  *journal.Sweep
 	runner *chain.Runner
 	boot   string
+	client *wire.Client // the planner of this ADD, nil when there is none
 }
 
 func newHands(p Process, req request) *hands {
@@ -59,7 +61,12 @@ func newHands(p Process, req request) *hands {
 	}
 }
 
-func (h *hands) close() { h.log.close() }
+func (h *hands) close() {
+	if h.client != nil {
+		_ = h.client.Close() // its answers are there, or their errors are
+	}
+	h.log.close()
+}
 
 // configure reads the conf. Its warnings are told, its faults returned.
 func (h *hands) configure() error {

@@ -48,9 +48,13 @@ func (h *hands) plan(ctx context.Context) (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer client.Close() //nolint:errcheck // the answer is there, or its error is
+	h.client = client
 	req := wire.PlanRequest{Conf: h.req.stdin, Sandbox: h.req.sandbox, Annotations: annotations}
-	return client.Plan(ctx, req, h.files())
+	p, err := client.Plan(ctx, req, h.files())
+	if err != nil || !client.WantsReport() {
+		client.Hangup()
+	}
+	return p, err
 }
 
 // planner connects to who plans for this conf (architecture 4.1): weft-planner for

@@ -46,10 +46,6 @@ func (t *task) attachAll(ctx context.Context, p *plan.Plan) ([]byte, error) {
 		if made[i], err = results.Parse(raw, a.Conf.CNIVersion); err != nil {
 			return nil, &fault.Fault{Code: fault.Result, Object: "network " + a.Network, Text: err.Error(), Err: err}
 		}
-		// What is reported later must be fit to be reported; the file itself holds it until DEL.
-		if _, err := devices.ReadInfo(t.conf, a); err != nil {
-			return nil, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err)
-		}
 		if err := t.append(journal.Phase{Phase: journal.Done, Item: i, Result: raw}); err != nil {
 			return nil, err
 		}
@@ -57,11 +53,15 @@ func (t *task) attachAll(ctx context.Context, p *plan.Plan) ([]byte, error) {
 	if err := t.routes(p, made); err != nil {
 		return nil, err
 	}
-	if err := t.append(journal.Phase{Phase: journal.Done, Item: journal.WholeCall}); err != nil {
-		return nil, err
-	}
 	s, err := decode(t.rec, t.boot)
 	if err != nil {
+		return nil, err
+	}
+	// What is reported is also checked when nobody wants the report.
+	if err := t.report(ctx, s); err != nil {
+		return nil, err
+	}
+	if err := t.append(journal.Phase{Phase: journal.Done, Item: journal.WholeCall}); err != nil {
 		return nil, err
 	}
 	return t.encode(s.Attachments[0])
@@ -138,21 +138,19 @@ func (t *task) routes(p *plan.Plan, made []*results.Result) error {
 	return nil
 }
 
-// undoAfter undoes a failed ADD with time of its own, and returns the ADD's error.
-// What could not be undone stays in the record, for the runtime's DEL and the sweep.
-func (t *task) undoAfter(ctx context.Context, cause error) error {
+// undoAfter undoes a failed ADD with time of its own. What could not be undone stays in
+// the record, for the runtime's DEL and the sweep.
+func (t *task) undoAfter(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	s, err := decode(t.rec, t.boot)
 	if err == nil {
 		err = t.undoAll(ctx, s)
 	}
-	if err == nil {
-		return cause
+	if err != nil {
+		t.log.Warn("undo: " + err.Error())
+		t.markForSweep(t.rec.Key())
 	}
-	t.log.Warn("undo: " + err.Error())
-	t.markForSweep(t.rec.Key())
-	return cause
 }
 
 // undoAll undoes a record and forgets it when everything succeeded.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/weftnet/weft/internal/cni/fault"
@@ -86,7 +87,9 @@ func (c *Client) Report(ctx context.Context, req ReportRequest) error {
 	return err
 }
 
-func requestID(s plan.Sandbox, what string) string { return s.ContainerID + "-" + s.IfName + "/" + what }
+func requestID(s plan.Sandbox, what string) string {
+	return s.ContainerID + "-" + s.IfName + "/" + what
+}
 
 // until gives the connection the deadline of ctx, until stop is called.
 func (c *Client) until(ctx context.Context) (stop func() bool, err error) {
@@ -196,6 +199,16 @@ func (c *Client) broken(ctx context.Context, err error) error {
 // faultf makes a fault about this planner; err is its cause.
 func (c *Client) faultf(code fault.Code, err error, format string, args ...any) error {
 	return &fault.Fault{Code: code, Object: c.name, Text: fault.Bound(fmt.Sprintf(format, args...), maxMsg+maxDetails), Err: err}
+}
+
+// Hangup tells a planner that nothing more is asked, so that a spawned one ends while
+// its caller does something else. Only Close may follow.
+func (c *Client) Hangup() {
+	raw, err := c.conn.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), syscall.SHUT_WR) })
+	}
+	_ = err // Close says what there is to say
 }
 
 // Close hangs up. A spawned planner then ends by itself, or is killed after a second.
