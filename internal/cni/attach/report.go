@@ -1,0 +1,66 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/weftnet/weft/internal/cni/devices"
+	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/cni/record"
+	"github.com/weftnet/weft/internal/cni/wire"
+)
+
+// complaintTimeout is what telling the pod's owner of a failed ADD may add to it.
+const complaintTimeout = 2 * time.Second
+
+// report gives the results of the ADD to a planner that wants them. Its error fails the
+// ADD: without an agent nobody would repair a status that was not written. (An agent
+// answers success, and repairs it.)
+func (t *task) report(ctx context.Context, s *record.Sandbox) error {
+	req := t.reportOf(&s.Body.Plan)
+	for i, a := range s.Attachments {
+		info, err := devices.ReadInfo(t.conf, a.Attachment)
+		if err != nil {
+			return fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err)
+		}
+		req.Attachments[i].Result, req.Attachments[i].DeviceInfo = a.Result, info
+	}
+	if !t.reports() {
+		return nil
+	}
+	return t.client.Report(ctx, req)
+}
+
+// complain tells a planner that the ADD failed and was undone, for an event on the pod.
+func (t *task) complain(ctx context.Context, p *plan.Plan, cause error) {
+	if !t.reports() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), complaintTimeout)
+	defer cancel()
+	req := t.reportOf(p)
+	e := cniError("ADD", cause)
+	req.Error = &wire.Error{Code: e.Code, Msg: e.Msg, Details: e.Details}
+	if err := t.client.Report(ctx, req); err != nil {
+		t.log.Warn("report: " + err.Error())
+	}
+}
+
+func (t *task) reports() bool { return t.client != nil && t.client.WantsReport() }
+
+func (t *task) reportOf(p *plan.Plan) wire.ReportRequest {
+	req := wire.ReportRequest{
+		Conf: t.req.stdin, Sandbox: t.req.sandbox,
+		PodNamespace: p.PodNamespace, PodName: p.PodName, PodUID: p.PodUID,
+	}
+	for _, a := range p.Attachments {
+		req.Attachments = append(req.Attachments, wire.ReportAttachment{
+			Network: a.Network, IfName: a.IfName, Default: a.Default, CNIVersion: a.Conf.CNIVersion,
+		})
+	}
+	return req
+}
