@@ -48,10 +48,30 @@ type Place struct {
 
 func (p Place) String() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
 
+// Mark is where a value begins.
+type Mark struct {
+	Line   int // from 1
+	Column int // of its first byte, from 1; 0 when all of the value stands on the line
+}
+
 // Pod is a pod of the manifests.
 type Pod struct {
 	plan.Pod
 	Place Place
+	// With Set.Inspect: where fields are, by their paths ("metadata.annotations.<key>"),
+	// the devices that the containers' limits ask for, and whether there are claims.
+	Marks  map[string]Mark
+	Limits map[string]int
+	Claims bool
+}
+
+// Problem is something wrong with the manifests themselves.
+type Problem struct {
+	Place Place
+	Field string
+	Text  string
+	// Skipped says that the document or the object is not in the Set for it.
+	Skipped bool
 }
 
 // NAD is a NetworkAttachmentDefinition of the manifests.
@@ -59,6 +79,7 @@ type NAD struct {
 	Ref plan.NADRef
 	plan.NAD
 	Place Place
+	Marks map[string]Mark // as of a Pod
 }
 
 // Set is what a directory holds, each in the order of first appearance.
@@ -66,6 +87,10 @@ type Set struct {
 	Pods     []Pod
 	NADs     []NAD
 	Warnings []fault.Warning
+
+	// Inspect, when set, is told every problem, of which Warnings then has none, and what
+	// is read has Marks.
+	Inspect func(Problem)
 
 	pods map[plan.NADRef]int // namespace and name → index in Pods
 	nads map[plan.NADRef]int
@@ -139,10 +164,19 @@ func (s *Set) warn(object, field, format string, args ...any) {
 	s.Warnings = append(s.Warnings, fault.Warning{Object: object, Field: field, Text: fmt.Sprintf(format, args...)})
 }
 
+// problem warns of something that stands at pl.
+func (s *Set) problem(pl Place, skipped bool, field, format string, args ...any) {
+	if s.Inspect != nil {
+		s.Inspect(Problem{Place: pl, Field: field, Text: fmt.Sprintf(format, args...), Skipped: skipped})
+		return
+	}
+	s.warn("file "+pl.String(), field, format, args...)
+}
+
 func (s *Set) addPod(p Pod) {
 	key := plan.NADRef{Namespace: p.Namespace, Name: p.Name}
 	if i, ok := s.pods[key]; ok {
-		s.warn("file "+p.Place.String(), "", "pod %s/%s stands at %s as well; this one is used", p.Namespace, p.Name, s.Pods[i].Place)
+		s.problem(p.Place, false, "", "pod %s/%s stands at %s as well; this one is used", p.Namespace, p.Name, s.Pods[i].Place)
 		s.Pods[i] = p
 		return
 	}
@@ -155,7 +189,7 @@ func (s *Set) addPod(p Pod) {
 
 func (s *Set) addNAD(n NAD) {
 	if i, ok := s.nads[n.Ref]; ok {
-		s.warn("file "+n.Place.String(), "", "NetworkAttachmentDefinition %s/%s stands at %s as well; this one is used",
+		s.problem(n.Place, false, "", "NetworkAttachmentDefinition %s/%s stands at %s as well; this one is used",
 			n.Ref.Namespace, n.Ref.Name, s.NADs[i].Place)
 		s.NADs[i] = n
 		return

@@ -43,7 +43,7 @@ func (p *parser) place(n *yaml.Node) Place {
 }
 
 func (p *parser) warnAt(pl Place, field, format string, args ...any) {
-	p.set.warn("file "+pl.String(), field, format, args...)
+	p.set.problem(pl, true, field, format, args...)
 }
 
 // parse reads the documents, each on its own: a broken one must not take the next with it.
@@ -142,7 +142,10 @@ func (p *parser) object(n *yaml.Node, kind string, depth int) {
 		}
 		return
 	}
-	v := &view{}
+	v := &view{offset: p.offset}
+	if p.set.Inspect != nil {
+		v.marks = map[string]Mark{}
+	}
 	top := v.object(n, "document")
 	apiVersion := v.text(top, "", "apiVersion")
 	if k := v.text(top, "", "kind"); k != "" {
@@ -152,7 +155,7 @@ func (p *parser) object(n *yaml.Node, kind string, depth int) {
 		p.take(v, top, kind, typed{apiVersion: apiVersion, place: place, depth: depth})
 	}
 	if v.err != nil {
-		p.warnAt(place, v.field, "%v; the object is skipped", v.err)
+		p.warnAt(v.place(place), v.field, "%v; the object is skipped", v.err)
 	}
 }
 
@@ -210,9 +213,15 @@ func (p *parser) list(v *view, items *yaml.Node, kind string, depth int) {
 
 func (p *parser) pod(v *view, top map[string]*yaml.Node, place Place) {
 	m := v.metadata(top)
-	if v.err == nil {
-		p.set.addPod(Pod{Place: place, Pod: plan.Pod{Namespace: m.namespace, Name: m.name, UID: m.uid, Annotations: m.annotations}})
+	if v.err != nil {
+		return
 	}
+	pod := Pod{Place: place, Pod: plan.Pod{Namespace: m.namespace, Name: m.name, UID: m.uid, Annotations: m.annotations}}
+	if v.marks != nil {
+		pod.Marks = v.marks
+		pod.Limits, pod.Claims = limits(top["spec"])
+	}
+	p.set.addPod(pod)
 }
 
 func (p *parser) nad(v *view, top map[string]*yaml.Node, place Place) {
@@ -221,7 +230,7 @@ func (p *parser) nad(v *view, top map[string]*yaml.Node, place Place) {
 	config := v.text(spec, "spec.", "config")
 	if v.err == nil {
 		p.set.addNAD(NAD{
-			Place: place, Ref: plan.NADRef{Namespace: m.namespace, Name: m.name},
+			Place: place, Marks: v.marks, Ref: plan.NADRef{Namespace: m.namespace, Name: m.name},
 			NAD: plan.NAD{Found: true, Config: config, ResourceName: m.annotations[plan.ResourceNameAnnotation]},
 		})
 	}
@@ -258,9 +267,28 @@ func (v *view) metadata(top map[string]*yaml.Node) metadata {
 
 // view reads fields of an object and remembers the first thing that is wrong.
 type view struct {
-	field string
-	err   error
-	seen  int // fields looked at
+	field  string
+	err    error
+	seen   int             // fields looked at
+	offset int             // lines before the document
+	at     int             // line in the document of what failed, 0 = unknown
+	marks  map[string]Mark // nil when nobody asks
+}
+
+// place is that of what failed, where it is known to whoever asks for marks; otherwise that of the object.
+func (v *view) place(object Place) Place {
+	if v.marks != nil && v.at > 0 {
+		object.Line = v.offset + v.at
+	}
+	return object
+}
+
+// failAt is fail for what stands at n.
+func (v *view) failAt(n *yaml.Node, field, format string, args ...any) {
+	if v.err == nil {
+		v.at = n.Line
+	}
+	v.fail(field, format, args...)
 }
 
 func (v *view) fail(field, format string, args ...any) {
@@ -285,7 +313,7 @@ func (v *view) fields(out map[string]*yaml.Node, n *yaml.Node, field string, dep
 	v.seen += 1 + len(n.Content)/2
 	switch {
 	case n.Kind != yaml.MappingNode:
-		v.fail(field, "is no object")
+		v.failAt(n, field, "is no object")
 		return
 	case depth > maxListDepth || v.seen > maxFields:
 		v.fail(field, "merges too many objects")
@@ -301,7 +329,7 @@ func (v *view) fields(out map[string]*yaml.Node, n *yaml.Node, field string, dep
 		case key.Tag == "!!merge":
 			merged = append(merged, value)
 		case own[key.Value]:
-			v.fail(field, "has the key %s twice", fault.Quote(key.Value))
+			v.failAt(key, field, "has the key %s twice", fault.Quote(key.Value))
 		default:
 			own[key.Value] = true
 			if _, ok := out[key.Value]; !ok {
@@ -327,14 +355,17 @@ func (v *view) text(fields map[string]*yaml.Node, prefix, key string) string {
 		return ""
 	}
 	if n.Kind != yaml.ScalarNode {
-		v.fail(prefix+fault.Bound(key, 64), "is no string")
+		v.failAt(n, prefix+fault.Bound(key, 64), "is no string")
 		return ""
+	}
+	if v.marks != nil {
+		v.marks[prefix+key] = Mark{Line: v.offset + n.Line, Column: n.Column}
 	}
 	switch tag := n.ShortTag(); tag {
 	case "!!str", "!!timestamp": // an unquoted date is a string to Kubernetes
 		return n.Value
 	default:
-		v.fail(prefix+fault.Bound(key, 64), "is no string but %s %s: quote it", strings.TrimPrefix(tag, "!!"), fault.Quote(n.Value))
+		v.failAt(n, prefix+fault.Bound(key, 64), "is no string but %s %s: quote it", strings.TrimPrefix(tag, "!!"), fault.Quote(n.Value))
 		return ""
 	}
 }
