@@ -165,14 +165,11 @@ func (s *Store) dropPlaceholder(key Key) error {
 	return r.Close()
 }
 
-// writeBoot is atomic, so that a kill does not leave half of a boot's name. Two at once
-// write the same.
+// writeBoot writes in place. A kill in the middle leaves another text than the boot's name,
+// so that the boot is noted again, which does no harm; a temporary file would be left to
+// nobody. Two at once write the same.
 func (w *Sweep) writeBoot(path, boot string) error {
-	temp := path + ".tmp"
-	err := os.WriteFile(temp, []byte(boot+"\n"), 0o600)
-	if err == nil {
-		err = os.Rename(temp, path)
-	}
+	err := os.WriteFile(path, []byte(boot+"\n"), 0o600)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("note boot: %w", err)
 	}
