@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/hostfiles"
@@ -96,10 +97,8 @@ func deviceIDs(raw json.RawMessage) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, id := range ids {
-		if id == "" {
-			return nil, errors.New("a device ID is empty")
-		}
+	if slices.Contains(ids, "") {
+		return nil, errors.New("a device ID is empty")
 	}
 	return ids, nil
 }

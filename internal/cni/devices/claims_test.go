@@ -150,7 +150,8 @@ func TestFromClaimsFaults(t *testing.T) {
 	}{
 		"no status of a template's claim": {
 			all(`{`+meta+`,"spec":{"resourceClaims":[{"name":"nic","resourceClaimTemplateName":"t"}]}}`, nil, nil),
-			fault.TryLater, []string{"pod default/pod-a", "spec.resourceClaims[0]", `"nic" is not made yet`},
+			fault.TryLater,
+			[]string{"pod default/pod-a", "spec.resourceClaims[0]", `"nic" is not made yet`},
 		},
 		"claim missing":      {all(podOne, nil, nil), fault.TryLater, []string{"ResourceClaim default/pod-a-nic-x", "has no devices yet"}},
 		"claim of elsewhere": {all(podOne, []string{`{"metadata":{"namespace":"other","name":"pod-a-nic-x"},"status":{"allocation":{}}}`}, nil), fault.TryLater, []string{"has no devices yet"}},
@@ -160,7 +161,8 @@ func TestFromClaimsFaults(t *testing.T) {
 				slice("nic", `{"name":"n1","generation":1,"resourceSliceCount":1}`, vf("vf-1", "ex.com/vf", "x")),
 				slice("nic", `{"name":"n1","generation":2,"resourceSliceCount":2}`, vf("vf-1", "ex.com/vf", "x")),
 			}),
-			fault.TryLater, []string{"device nic/n1/vf-1", "1 of 2 ResourceSlices"},
+			fault.TryLater,
+			[]string{"device nic/n1/vf-1", "1 of 2 ResourceSlices"},
 		},
 		"device gone":     {all(podOne, nic, []string{slice("nic", onePool, vf("vf-0", "ex.com/vf", "x"))}), fault.TryLater, []string{"device nic/n1/vf-1", "generation 1"}},
 		"not a string":    {all(podOne, nic, []string{slice("nic", onePool, `{"name":"vf-1","attributes":{"k8s.cni.cncf.io/deviceID":{"int":7}}}`)}), fault.Config, []string{"device nic/n1/vf-1", "k8s.cni.cncf.io/deviceID", "is no string"}},
@@ -168,11 +170,13 @@ func TestFromClaimsFaults(t *testing.T) {
 		"extended, no ID": {all(extendedPod("ex.com/vf", "c0-r0"), ext, []string{slice("nic", onePool, `{"name":"vf-1","attributes":{"k8s.cni.cncf.io/resourceName":{"string":"ex.com/vf"}}}`)}), fault.Config, []string{"deviceID", "is missing"}},
 		"extended, no name": {
 			all(extendedPod("ex.com/vf", "c0-r0"), ext, []string{slice("nic", onePool, `{"name":"vf-1","attributes":{"k8s.cni.cncf.io/deviceID":{"string":"x"}}}`)}),
-			fault.Config, []string{"resourceName", `is ""`},
+			fault.Config,
+			[]string{"resourceName", `is ""`},
 		},
 		"extended, no such request": {
 			all(extendedPod("ex.com/vf", "c0-r1"), ext, nil),
-			fault.TryLater, []string{"requestMappings[0]", `"c0-r1"`, `"ext" has no device`},
+			fault.TryLater,
+			[]string{"requestMappings[0]", `"c0-r1"`, `"ext" has no device`},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
