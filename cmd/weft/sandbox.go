@@ -44,8 +44,10 @@ every interface as the kernel has it, and sends packets between pods that share 
 Then everything is taken down, and it is checked that nothing is left.
 
 The pods' eth0 comes from the first *.conf or *.conflist of DIR, else from a bridge with
-10.244.0.0/24 and fd00:10:244::/64. The pretended host has eth0 and every link that a
-NetworkAttachmentDefinition names as its master.
+10.244.0.0/24 and fd00:10:244::/64. A file there whose type is weft-cni (or multus) is Weft's
+own configuration, as on a node: its kubeconfig is left out, and paths in it are those of the
+files in DIR that have the same name. DIR/net.d, else DIR, is its confDir. The pretended host
+has eth0 and every link that a network names as its master.
 
 Exit codes: 0 every pod got what it asked for, 1 a fault was found, 2 wrong usage.`,
 		Example: `  weft sandbox run -f examples/demo

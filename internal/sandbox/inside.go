@@ -151,7 +151,10 @@ func (i *inside) prepare() error {
 	if i.runtime, err = newRuntime(i.Dir, i.BinDirs, i.stderr); err != nil {
 		return err
 	}
-	i.wants = findWants(set.NADs, i.runtime.cluster)
+	for _, err := range i.runtime.faults {
+		i.fault(err)
+	}
+	i.wants = findWants(set.NADs, i.runtime.networks)
 	if i.missing, err = missingKinds(i.wants.allKinds()); err != nil {
 		return err
 	}
@@ -188,7 +191,7 @@ func (i *inside) attachAll(ctx context.Context) {
 	for _, s := range i.pods {
 		p := Pod{
 			Namespace: s.pod.Namespace, Name: s.pod.Name, ContainerID: s.id, Netns: s.netns,
-			Interfaces: []Interface{}, NetworkStatus: []netstatus.Entry{},
+			Interfaces: []Interface{}, DefaultRoutes: []DefaultRoute{}, NetworkStatus: []netstatus.Entry{},
 		}
 		begin := time.Now()
 		err := i.attach(ctx, s)

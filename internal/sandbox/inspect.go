@@ -29,6 +29,9 @@ func (p *Pod) inspect(store *journal.Store) error {
 	if err != nil {
 		return err
 	}
+	if p.DefaultRoutes, err = defaultRoutes(n); err != nil {
+		return err
+	}
 	state, err := store.Read(journal.Key(p.ContainerID + "-eth0"))
 	if err != nil {
 		return fmt.Errorf("read record: %w", err)
@@ -55,6 +58,22 @@ func (p *Pod) inspect(store *journal.Store) error {
 		p.Interfaces = append(p.Interfaces, i)
 	}
 	return nil
+}
+
+func defaultRoutes(n *kernel.Netns) ([]DefaultRoute, error) {
+	all := []DefaultRoute{}
+	for _, family := range []kernel.Family{kernel.IPv4, kernel.IPv6} {
+		routes, err := n.DefaultRoutes(family)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range routes {
+			for _, h := range r.Hops {
+				all = append(all, DefaultRoute{Family: family.String(), Interface: h.Link, Gateway: h.Gateway})
+			}
+		}
+	}
+	return all, nil
 }
 
 // status computes the pod's network-status, and which attachment each interface is of.

@@ -22,7 +22,7 @@ type wants struct {
 	masters  []string // links that must exist, sorted, without duplicates
 	bridges  []string // bridges that plugins make and, by their design, leave
 	dataDirs []string // where host-local keeps addresses
-	// kinds maps "namespace/name" of a NAD to the kinds of link that its plugins make.
+	// kinds maps "namespace/name" of a NAD, and the name of a file's network, to the kinds of link that its plugins make.
 	kinds map[string][]string
 }
 
@@ -46,9 +46,9 @@ func linkKinds() map[string]string {
 	}
 }
 
-// findWants reads the configurations of NADs and of the pod network. A broken NAD wants
+// findWants reads the configurations of NADs and of the node's files. A broken NAD wants
 // nothing: what is wrong with it is shown by the pods that use it.
-func findWants(nads []manifests.NAD, cluster netconf.Network) wants {
+func findWants(nads []manifests.NAD, files []netconf.Network) wants {
 	w := wants{kinds: map[string][]string{}}
 	masters, bridges := map[string]bool{"eth0": true}, map[string]bool{}
 	dataDirs := map[string]bool{"/var/lib/cni/networks": true}
@@ -77,11 +77,16 @@ func findWants(nads []manifests.NAD, cluster netconf.Network) wants {
 		}
 		return kinds
 	}
-	note(cluster)
+	for _, network := range files {
+		// A NAD without spec.config gets the file of its name: the kinds are found under both.
+		w.kinds[network.Name] = note(network)
+	}
 	for _, nad := range nads {
 		name := fmt.Sprintf("%s/%s", nad.Ref.Namespace, nad.Ref.Name)
 		if network, err := netconf.ParseNetwork([]byte(nad.Config), name); err == nil {
 			w.kinds[name] = note(network)
+		} else if strings.TrimSpace(nad.Config) == "" {
+			w.kinds[name] = w.kinds[nad.Ref.Name]
 		}
 	}
 	// A master that a bridge plugin makes appears with its bridge, not before.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -43,6 +44,7 @@ type Pod struct {
 	// Error is what is wrong, "" when nothing is. A pod that could not be attached has no interfaces.
 	Error         string            `json:"error,omitempty"`
 	Interfaces    []Interface       `json:"interfaces"`
+	DefaultRoutes []DefaultRoute    `json:"defaultRoutes"` // IPv4 first
 	NetworkStatus []netstatus.Entry `json:"networkStatus"`
 
 	attached bool
@@ -65,6 +67,13 @@ type Interface struct {
 
 	linkLocal netip.Addr
 	index     int
+}
+
+// DefaultRoute is one way out of a pod, in its main table.
+type DefaultRoute struct {
+	Family    string     `json:"family"` // IPv4 or IPv6
+	Interface string     `json:"interface"`
+	Gateway   netip.Addr `json:"gateway,omitzero"` // absent: everything is on the link
 }
 
 // Probe is one packet with a nonce, sent through one interface and awaited at another.
@@ -128,6 +137,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 }
 
 func (r *Report) writeLines(b *strings.Builder) {
+	r.writeRoutes(b)
 	for i, p := range r.Probes {
 		if i == 0 {
 			b.WriteByte('\n')
@@ -156,6 +166,24 @@ func (r *Report) writeLines(b *strings.Builder) {
 	}
 	b.WriteByte('\n')
 	r.writeEnd(b)
+}
+
+// writeRoutes tells of default routes that do not lead through the pod network.
+func (r *Report) writeRoutes(b *strings.Builder) {
+	gap := "\n"
+	for _, p := range r.Pods {
+		for _, route := range p.DefaultRoutes {
+			if slices.ContainsFunc(p.Interfaces, func(i Interface) bool { return i.Default && i.Name == route.Interface }) {
+				continue
+			}
+			via := ""
+			if route.Gateway.IsValid() {
+				via = " via " + route.Gateway.String()
+			}
+			fmt.Fprintf(b, "%s%s: %s default route on %s%s\n", gap, p.id(), route.Family, route.Interface, via)
+			gap = ""
+		}
+	}
 }
 
 // WriteEnd writes what became of a sandbox that was kept.

@@ -7,14 +7,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -41,30 +39,28 @@ type runtime struct {
 	cni      *libcni.CNIConfig
 	loopback *libcni.NetworkConfigList
 	network  *libcni.NetworkConfigList
-	// cluster is the pod network that weft-cni delegates to.
-	cluster netconf.Network
+	// networks are those that weft-cni may delegate to besides NADs.
+	networks []netconf.Network
+	faults   []error // of the directory's configurations
 }
 
-// newRuntime reads or makes the pod network, and publishes the conf that the agent would.
+// newRuntime reads or makes the pod network, and publishes Weft's configuration: the
+// directory's own, else the one that the agent would.
 func newRuntime(dir string, binDirs []string, stderr io.Writer) (*runtime, error) {
-	file, cluster, err := podNetwork(dir)
+	files, err := findFiles(dir)
 	if err != nil {
 		return nil, err
 	}
-	conf, err := json.Marshal(map[string]any{
-		"cniVersion": "1.1.0", "name": "weft",
-		"plugins": []any{map[string]any{
-			"type": "weft-cni", "manifests": dir, "confDir": dir, "binDir": binDirs[0],
-			"clusterNetwork": file, "stateDir": stateDir,
-			"capabilities": map[string]bool{annotationsCapability: true},
-		}},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("encode conf: %w", err)
+	if files.pods == "" {
+		conf := confFile{clusterFile, podNetwork()}
+		if err := writeConf(conf); err != nil {
+			return nil, fmt.Errorf("write pod network: %w", err)
+		}
+		files.all = append(files.all, conf)
 	}
-	network, err := libcni.NetworkConfFromBytes(conf)
+	network, err := files.runtimeConf(binDirs[0])
 	if err != nil {
-		return nil, fmt.Errorf("read conf: %w", err)
+		return nil, err
 	}
 	loopback, err := libcni.NetworkConfFromBytes([]byte(
 		`{"cniVersion":"1.0.0","name":"cni-loopback","plugins":[{"type":"loopback"}]}`))
@@ -73,51 +69,32 @@ func newRuntime(dir string, binDirs []string, stderr io.Writer) (*runtime, error
 	}
 	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: stderr}, PluginDecoder: version.PluginDecoder{}}
 	return &runtime{
-		cni: libcni.NewCNIConfigWithCacheDir(binDirs, cacheDir, exec), loopback: loopback, network: network, cluster: cluster,
+		cni: libcni.NewCNIConfigWithCacheDir(binDirs, cacheDir, exec), loopback: loopback, network: network,
+		networks: files.networks(network), faults: files.faults,
 	}, nil
 }
 
-// podNetwork is the first *.conf or *.conflist of dir, else a bridge with a subnet of its own.
-func podNetwork(dir string) (file string, n netconf.Network, err error) {
-	var files []string
-	for _, pattern := range []string{"*.conf", "*.conflist"} {
-		found, err := filepath.Glob(filepath.Join(dir, pattern))
-		if err != nil {
-			return "", n, fmt.Errorf("find pod network: %w", err)
-		}
-		files = append(files, found...)
-	}
-	if len(files) > 0 {
-		file = slices.Min(files)
-	} else if file, err = clusterFile, writePodNetwork(clusterFile); err != nil {
-		return "", n, fmt.Errorf("write pod network: %w", err)
-	}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return "", n, fmt.Errorf("read pod network: %w", err)
-	}
-	if n, err = netconf.ParseNetwork(data, file); err != nil {
-		return "", n, fmt.Errorf("read pod network %s: %w", file, err)
-	}
-	return file, n, nil
-}
-
-func writePodNetwork(file string) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+func writeConf(f confFile) error {
+	if err := os.MkdirAll(filepath.Dir(f.path), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(file, []byte(`{
+	return os.WriteFile(f.path, f.data, 0o644)
+}
+
+// podNetwork is a bridge with subnets of its own.
+func podNetwork() []byte {
+	return []byte(`{
   "cniVersion": "1.0.0",
   "name": "pods",
   "plugins": [{
-    "type": "bridge", "bridge": "`+clusterBridge+`", "isGateway": true,
+    "type": "bridge", "bridge": "` + clusterBridge + `", "isGateway": true,
     "ipam": {
       "type": "host-local",
       "ranges": [[{"subnet": "10.244.0.0/24"}], [{"subnet": "fd00:10:244::/64"}]],
       "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
     }
   }]
-}`), 0o644)
+}`)
 }
 
 // sandboxed is one pod as the runtime knows it.

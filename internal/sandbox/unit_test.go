@@ -74,7 +74,7 @@ func TestFindWants(t *testing.T) {
 		nad("hd", `{"cniVersion":"1.0.0","name":"hd","type":"host-device","device":"ens5"}`),
 		nad("none", `{"cniVersion":"1.0.0","name":"none","type":"macvlan"}`),
 		nad("broken", `{"type":`), nad("number", `{"cniVersion":"1.0.0","name":"q","type":"macvlan","master":7}`),
-	}, cluster)
+	}, []netconf.Network{cluster})
 	if want := []string{"ens5", "eth0", "eth3"}; !slices.Equal(w.masters, want) {
 		t.Errorf("masters %q, want %q", w.masters, want)
 	}
@@ -179,8 +179,10 @@ func TestWriteTable(t *testing.T) {
 	r := newReport()
 	r.Pods = []Pod{
 		{Namespace: "default", Name: "a", Netns: "/run/netns/default.a", Interfaces: []Interface{
-			{Name: "eth0", Network: "pods", MAC: "02:00:00:00:00:01", Addresses: prefixes("10.0.0.2/24", "fd00::2/64"), PluginMilliseconds: 12.34},
+			{Name: "eth0", Network: "pods", Default: true, MAC: "02:00:00:00:00:01", Addresses: prefixes("10.0.0.2/24", "fd00::2/64"), PluginMilliseconds: 12.34},
 			{Name: "net1", Network: "default/x", MAC: "02:00:00:00:00:02"},
+		}, DefaultRoutes: []DefaultRoute{
+			{"IPv4", "net1", netip.MustParseAddr("10.1.0.254")}, {"IPv6", "eth0", netip.MustParseAddr("fd00::1")}, {"IPv6", "net1", netip.Addr{}},
 		}},
 		{Namespace: "default", Name: "b", Error: "no such network"},
 	}
@@ -199,6 +201,9 @@ func TestWriteTable(t *testing.T) {
 default/a  eth0       pods       02:00:00:00:00:01  10.0.0.2/24,fd00::2/64  12.3ms
 default/a  net1       default/x  02:00:00:00:00:02  -                       0.0ms
 default/b  -          -          -                  -                       -
+
+default/a: IPv4 default route on net1 via 10.1.0.254
+default/a: IPv6 default route on net1
 
 default/x: default/a net1 (10.1.0.1) -> default/b net1 (10.1.0.2) arrived in 0.4ms
 default/x: default/b net1 (10.1.0.2) -> default/a net1 (10.1.0.1) FAILED: nothing arrived
