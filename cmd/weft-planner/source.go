@@ -79,7 +79,7 @@ func (s manifestSource) Devices(_ context.Context, pod *plan.Pod) (map[string][]
 	if s.kubeletDir == "" || pod == nil {
 		return map[string][]string{}, nil
 	}
-	return devices.Checkpoint(s.kubeletDir, pod.UID)
+	return devices.Checkpoint(s.kubeletDir, pod.RuntimeUID())
 }
 
 func (s manifestSource) Warnings() []fault.Warning { return s.set.Warnings }
