@@ -73,7 +73,7 @@ func newRoot() *cobra.Command {
 	}
 	cmd.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	cmd.CompletionOptions.HiddenDefaultCmd = true
-	cmd.AddCommand(newSandbox())
+	cmd.AddCommand(newSandbox(), newExplain(), newLint())
 	return cmd
 }
 

@@ -63,9 +63,6 @@ func (p *planner) decide(from string, d Decision) {
 
 // sorted gives the decisions attachment by attachment, in the order in which they were made.
 func (p *planner) sorted() []Decision {
-	if !p.in.Explain {
-		return nil
-	}
 	index := make(map[string]int, len(p.slots))
 	for i := range p.slots {
 		index[p.slots[i].from] = i

@@ -38,7 +38,9 @@ func Make(in Input) (Output, error) {
 			return p.out, nil
 		}
 	}
-	p.out.Decisions = p.sorted()
+	if in.Explain {
+		p.out.Decisions, p.out.Warnings = p.sorted(), p.warnings
+	}
 	if len(p.faults) > 0 {
 		return p.out, errors.Join(p.faults...)
 	}

@@ -100,13 +100,16 @@ type File struct {
 }
 
 // Output is a finished plan, or what is missing to make it (then Plan is nil). Beside an
-// error it holds at most Decisions.
+// error it holds at most Decisions and Warnings.
 type Output struct {
 	Plan        *Plan
 	NeedNADs    []NADRef
 	NeedFiles   []Need
 	NeedDevices bool
-	Decisions   []Decision // with Input.Explain: those of the pod, then each attachment's
+	// With Input.Explain: the pod's decisions and then each attachment's, and the warnings
+	// that there were also without a plan.
+	Decisions []Decision
+	Warnings  []fault.Warning
 }
 
 // Plan is every attachment of one sandbox, in the order in which they are made.

@@ -1,0 +1,131 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/weftnet/weft/internal/cni/manifests"
+	"github.com/weftnet/weft/internal/cni/netconf"
+	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/cni/selection"
+)
+
+// Report is what lint shows: both lists by file and line, each finding once.
+type Report struct {
+	Faults   []Finding `json:"faults"`
+	Warnings []Finding `json:"warnings"`
+	Checked  Checked   `json:"checked"`
+}
+
+// Checked counts what was looked at.
+type Checked struct {
+	Files          int `json:"files"`
+	Pods           int `json:"pods"`
+	Networks       int `json:"networks"`       // NetworkAttachmentDefinitions
+	Configurations int `json:"configurations"` // CNI configurations in files of their own
+}
+
+// Lint finds all that is wrong with the files: with each of them, and with every pod
+// together with the networks that it names.
+func (w *World) Lint(ctx context.Context) *Report {
+	l := linter{World: w, seen: map[Finding]bool{}}
+	for _, p := range w.problems {
+		l.add(w.problem(p))
+	}
+	l.add(w.findings...)
+	for _, c := range w.networks {
+		_, err := netconf.ParseNetwork(c.data, "file "+c.file)
+		l.add(w.faults(err)...)
+	}
+	for _, nad := range w.Set.NADs {
+		l.nad(ctx, nad)
+	}
+	for _, pod := range w.Set.Pods {
+		out, _, err := w.run(ctx, pod)
+		l.add(w.faults(err)...)
+		for _, v := range out.Warnings {
+			l.add(w.warning(v))
+		}
+	}
+	return l.report()
+}
+
+type linter struct {
+	*World
+	found []Finding
+	seen  map[Finding]bool // without Source, since that is a pointer
+}
+
+// add takes findings that are new: several pods may lead to one.
+func (l *linter) add(findings ...Finding) {
+	for _, f := range findings {
+		key := f
+		key.Source = nil
+		if f.Object == "document" && f.Source != nil {
+			key.Text += f.Source.String()
+		}
+		if !l.seen[key] {
+			l.seen[key] = true
+			l.found = append(l.found, f)
+		}
+	}
+}
+
+// nad looks at a NetworkAttachmentDefinition through a pod of its namespace that names
+// it: what a plan finds with it is what there is to find.
+func (l *linter) nad(ctx context.Context, nad manifests.NAD) {
+	object := nadObject(nad.Ref)
+	names := map[string]error{"metadata.name": selection.ObjectName(nad.Ref.Name), "metadata.namespace": selection.Namespace(nad.Ref.Namespace)}
+	bad := false
+	for _, field := range []string{"metadata.namespace", "metadata.name"} {
+		if err := names[field]; err != nil {
+			bad = true
+			l.add(Finding{Severity: SeverityFault, Source: l.source(object, field, "", -1), Object: object, Field: field, Text: err.Error()})
+		}
+	}
+	if bad {
+		return // no pod can name it
+	}
+	resource := strings.TrimSpace(nad.ResourceName)
+	out, _, err := l.run(ctx, manifests.Pod{
+		Pod: plan.Pod{
+			Namespace: nad.Ref.Namespace, Name: "lint",
+			Annotations: map[string]string{plan.NetworksAnnotation: nad.Ref.Namespace + "/" + nad.Ref.Name},
+		},
+		Limits: map[string]int{resource: plan.MaxNetworks},
+	})
+	findings := l.faults(err)
+	for _, v := range out.Warnings {
+		findings = append(findings, l.warning(v))
+	}
+	l.add(slices.DeleteFunc(findings, func(f Finding) bool { return f.Object == podObject(nad.Ref.Namespace, "lint") })...)
+}
+
+func (l *linter) report() *Report {
+	r := &Report{Faults: []Finding{}, Warnings: []Finding{}}
+	r.Checked.Files, r.Checked.Pods, r.Checked.Networks, r.Checked.Configurations = l.Counts()
+	slices.SortStableFunc(l.found, func(a, b Finding) int {
+		var none Source
+		at, bt := &none, &none // what stands in no file comes first
+		if a.Source != nil {
+			at = a.Source
+		}
+		if b.Source != nil {
+			bt = b.Source
+		}
+		return cmp.Or(cmp.Compare(at.File, bt.File), cmp.Compare(at.Line, bt.Line))
+	})
+	for _, f := range l.found {
+		if f.Severity == SeverityFault {
+			r.Faults = append(r.Faults, f)
+		} else {
+			r.Warnings = append(r.Warnings, f)
+		}
+	}
+	return r
+}

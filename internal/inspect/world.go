@@ -1,0 +1,277 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/hostfiles"
+	"github.com/weftnet/weft/internal/cni/manifests"
+	"github.com/weftnet/weft/internal/cni/netconf"
+	"github.com/weftnet/weft/internal/cni/plan"
+)
+
+// Bounds of what is read.
+const (
+	maxFiles     = 4096
+	maxFileBytes = 16 << 20
+)
+
+// World is what explain and lint are given: manifests, and CNI configurations.
+type World struct {
+	Set *manifests.Set
+
+	files    []string          // in the order in which they were read
+	text     map[string][]byte // by file
+	problems []manifests.Problem
+	own      []confFile // Weft's own configuration, or Multus'
+	networks []confFile // those of other networks
+	subjects map[string]subject
+
+	conf     *netconf.Conf // the first of own that is right, or the stand-in
+	standIn  bool
+	findings []Finding // of the configurations
+}
+
+// confFile is one CNI configuration.
+type confFile struct {
+	file   string
+	data   []byte
+	prefix string // of the fields in data, when the file holds it inside a list
+	name   string
+}
+
+// subject is how a field of an object is found in a file.
+type subject struct {
+	file   string
+	line   int                       // of the object, 0 = the file
+	marks  map[string]manifests.Mark // of a manifest's values
+	values map[string]string
+	text   string // of a configuration
+	prefix string
+}
+
+// Load reads files and directories (their *.yaml, *.yml, *.json, *.conf and *.conflist, not
+// those below). conf names one more, of Weft or Multus; "" = none. Errors are about what
+// cannot be read (wrapping *fs.PathError), and about a conf that is no configuration of
+// Weft or Multus.
+func Load(paths []string, conf string) (*World, error) {
+	w := &World{text: map[string][]byte{}, subjects: map[string]subject{}}
+	w.Set = &manifests.Set{Inspect: func(p manifests.Problem) { w.problems = append(w.problems, p) }}
+	if conf != "" {
+		if err := w.read(conf); err != nil {
+			return nil, err
+		}
+		if len(w.own) == 0 {
+			return nil, fmt.Errorf("read configuration %s: it is none of weft-cni, multus or multus-shim", conf)
+		}
+	}
+	for _, path := range paths {
+		files, err := expand(path)
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			if err := w.read(file); err != nil {
+				return nil, err
+			}
+		}
+	}
+	w.index()
+	w.configure()
+	return w, nil
+}
+
+// Counts says what was read, for a summary.
+func (w *World) Counts() (files, pods, nads, confs int) {
+	return len(w.files), len(w.Set.Pods), len(w.Set.NADs), len(w.own) + len(w.networks)
+}
+
+func expand(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("read manifests: %w", err)
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, fmt.Errorf("read manifests: %w", err)
+	}
+	var files []string
+	for _, e := range entries {
+		if slices.Contains([]string{".yaml", ".yml", ".json", ".conf", ".conflist"}, filepath.Ext(e.Name())) && !e.IsDir() {
+			files = append(files, filepath.Join(path, e.Name()))
+		}
+	}
+	if len(files) > maxFiles {
+		return nil, fmt.Errorf("read manifests: %s holds %d files, at most %d are read", path, len(files), maxFiles)
+	}
+	return files, nil
+}
+
+func (w *World) read(file string) error {
+	if _, twice := w.text[file]; twice {
+		return nil
+	}
+	root, err := os.OpenRoot(filepath.Dir(file))
+	if err != nil {
+		return fmt.Errorf("read file: %w", err)
+	}
+	defer root.Close()
+	data, err := hostfiles.ReadRegular(root, filepath.Base(file), maxFileBytes)
+	if err != nil {
+		return &fs.PathError{Op: "read", Path: file, Err: hostfiles.Cause(err)}
+	}
+	w.files = append(w.files, file)
+	w.text[file] = data
+	w.add(file, data)
+	return nil
+}
+
+// add takes one file in by what it holds.
+func (w *World) add(file string, data []byte) {
+	o, err := netconf.ParseObject(data)
+	switch ext := filepath.Ext(file); {
+	case ext == ".conf" || ext == ".conflist":
+	case ext == ".json" && err == nil && !has(o, "kind") && (has(o, "type") || has(o, "plugins")):
+	default:
+		w.Set.Add(file, data)
+		return
+	}
+	c := confFile{file: file, data: data}
+	if err == nil {
+		c.name = text(o, "name")
+		if isOwn(o) {
+			w.own = append(w.own, c)
+			return
+		}
+		if own, ok := ownInList(c, o); ok {
+			w.own = append(w.own, own)
+			return
+		}
+	}
+	w.networks = append(w.networks, c)
+}
+
+func isOwn(o *netconf.Object) bool {
+	return slices.Contains([]string{"weft-cni", "multus", "multus-shim"}, text(o, "type"))
+}
+
+// ownInList finds Weft among the plugins of a list, and gives it what a runtime gives it:
+// the list's name and version.
+func ownInList(c confFile, list *netconf.Object) (confFile, bool) {
+	raw, _ := list.Get("plugins")
+	plugins, err := netconf.Elements(raw)
+	if err != nil {
+		return c, false
+	}
+	for i, raw := range plugins {
+		o, err := netconf.Inner(raw)
+		if err != nil || !isOwn(o) {
+			continue
+		}
+		for _, key := range []string{"name", "cniVersion"} {
+			if v, ok := list.Get(key); ok {
+				o.Set(key, v)
+			}
+		}
+		c.data, c.prefix = o.Bytes(), fmt.Sprintf("plugins[%d]", i)
+		return c, true
+	}
+	return c, false
+}
+
+func has(o *netconf.Object, key string) bool {
+	_, ok := o.Get(key)
+	return ok
+}
+
+func text(o *netconf.Object, key string) string {
+	raw, _ := o.Get(key)
+	s, _ := netconf.Decode[string](raw, "a string")
+	return s
+}
+
+// index remembers where every object stands, by the name that faults give it.
+func (w *World) index() {
+	for i := range w.Set.Pods {
+		p := &w.Set.Pods[i]
+		s := subject{file: p.Place.File, line: p.Place.Line, marks: p.Marks, values: map[string]string{}}
+		for key, value := range p.Annotations {
+			s.values["metadata.annotations."+key] = value
+		}
+		w.subjects[podObject(p.Namespace, p.Name)] = s
+	}
+	for i := range w.Set.NADs {
+		n := &w.Set.NADs[i]
+		w.subjects[nadObject(n.Ref)] = subject{
+			file: n.Place.File, line: n.Place.Line, marks: n.Marks, values: map[string]string{"spec.config": n.Config},
+		}
+	}
+	for _, c := range w.networks {
+		w.subjects["file "+c.file] = subject{file: c.file, text: string(c.data)}
+	}
+}
+
+func podObject(namespace, name string) string { return "pod " + namespace + "/" + name }
+
+func nadObject(ref plan.NADRef) string {
+	return "NetworkAttachmentDefinition " + ref.Namespace + "/" + ref.Name
+}
+
+// standIn is planned with when no configuration of Weft is given.
+const standIn = `{"cniVersion":"1.1.0","name":"weft","type":"weft-cni","delegates":[{"name":"pod-network","type":"` + unseen + `"}]}`
+
+// unseen is the type of a plugin that is not known here.
+const unseen = "unseen"
+
+// configure reads Weft's configurations; the first that is right is planned with.
+func (w *World) configure() {
+	for _, c := range w.own {
+		conf, warnings, err := netconf.Parse(c.data)
+		object := "configuration"
+		for _, f := range fault.All(err) {
+			object = f.Object
+		}
+		if conf != nil {
+			object = confObject(conf)
+		}
+		if _, taken := w.subjects[object]; !taken {
+			w.subjects[object] = subject{file: c.file, text: string(w.text[c.file]), prefix: c.prefix}
+		}
+		w.findings = append(w.findings, w.faults(err)...)
+		for _, warning := range warnings {
+			w.findings = append(w.findings, w.warning(warning))
+		}
+		if w.conf == nil && conf != nil {
+			w.conf = conf
+		}
+	}
+	if w.conf != nil {
+		return
+	}
+	conf, _, err := netconf.Parse([]byte(standIn))
+	if err != nil { // it is a constant
+		conf = netconf.Defaults()
+	}
+	w.conf, w.standIn = conf, true
+}
+
+func confObject(c *netconf.Conf) string {
+	if c.Name == "" {
+		return "configuration"
+	}
+	return "configuration " + c.Name
+}
+
+// ErrNoPod is the cause when a pod that was asked for is in none of the files.
+var ErrNoPod = errors.New("no file holds it")
