@@ -111,14 +111,21 @@ func (c *Client) get(ctx context.Context, res Resource, namespace, name string) 
 	return &o, nil
 }
 
-// ResourceSlices lists the slices of a driver, those of one node, or with node ""
-// those of every node.
+// ResourceSlices lists the slices of a driver on a node; "" stands for every driver, or
+// every node.
 func (c *Client) ResourceSlices(ctx context.Context, driver, node string) ([]Object, error) {
-	selector := "spec.driver=" + driver
-	if node != "" {
-		selector += ",spec.nodeName=" + node
+	var selectors []string
+	if driver != "" {
+		selectors = append(selectors, "spec.driver="+driver)
 	}
-	return c.list(ctx, resourceSlices(), "", url.Values{"fieldSelector": {selector}})
+	if node != "" {
+		selectors = append(selectors, "spec.nodeName="+node)
+	}
+	query := url.Values{}
+	if len(selectors) > 0 {
+		query.Set("fieldSelector", strings.Join(selectors, ","))
+	}
+	return c.list(ctx, resourceSlices(), "", query)
 }
 
 // List lists the objects of a namespace, or with "" of all.
