@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"time"
 )
@@ -95,9 +96,9 @@ func Untrusted(err error) bool {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return true
 	}
-	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok { // the server speaks no TLS
+	if errors.Is(err, http.ErrSchemeMismatch) { // the server speaks no TLS
 		return true
 	}
-	_, ok := errors.AsType[tls.AlertError](err)
-	return ok
+	alert, ok := errors.AsType[*net.OpError](err)
+	return ok && alert.Op == "remote error" // so crypto/tls hands on the other side's refusal
 }

@@ -164,12 +164,14 @@ func (s section) bytes(key string) []byte {
 		b, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(data), ""))
 		if err != nil {
 			s.fault("%s: %s-data is not base64: %w", s.name, key, err)
+			return nil
 		}
 		return b
 	case path != "":
 		b, err := readFile(s.path(path))
 		if err != nil {
 			s.fault("%s: %s: %w", s.name, key, err)
+			return nil
 		}
 		return b
 	}
