@@ -26,7 +26,12 @@ import (
 // annotations to a plugin.
 const podAnnotations = "io.kubernetes.cri.pod-annotations"
 
-const plannerBinary = "weft-planner"
+// The planners that are programs: of manifests, and of an API server, whose HTTP and TLS
+// would cost the other one more at every start than its work does.
+const (
+	plannerBinary     = "weft-planner"
+	kubePlannerBinary = "weft-planner-kube"
+)
 
 // errNoKubernetes: nothing in the conf leads to pods and NADs.
 var errNoKubernetes = errors.New("no planner is configured")
@@ -58,11 +63,11 @@ func (h *hands) plan(ctx context.Context) (*plan.Plan, error) {
 }
 
 // planner connects to who plans for this conf (architecture 4.1): weft-planner for
-// manifests; else the agent; else, when no agent listens, weft-planner for a
-// kubeconfig. An agentSocket that was written admits no other than the agent.
+// manifests; else the agent; else, when no agent listens, weft-planner-kube
+// for a kubeconfig. An agentSocket that was written admits no other than the agent.
 func (h *hands) planner(ctx context.Context) (*wire.Client, error) {
 	if h.conf.Manifests != "" {
-		return h.spawn(ctx)
+		return h.spawn(ctx, plannerBinary, "manifests")
 	}
 	client, err := wire.Dial(ctx, h.conf.AgentSocket)
 	switch {
@@ -72,17 +77,18 @@ func (h *hands) planner(ctx context.Context) (*wire.Client, error) {
 		return nil, &fault.Fault{Code: fault.TryLater, Object: "agentSocket " + h.conf.AgentSocket,
 			Text: "the node's agent does not answer, and this pod needs it: " + err.Error(), Err: err}
 	case h.conf.Kubeconfig != "":
-		return h.spawn(ctx)
+		return h.spawn(ctx, kubePlannerBinary, "kubeconfig")
 	default:
 		return nil, errNoKubernetes
 	}
 }
 
-func (h *hands) spawn(ctx context.Context) (*wire.Client, error) {
-	binary, err := chain.Find(plannerBinary, h.path())
+// spawn starts the planner of that name, which the conf's key asks for.
+func (h *hands) spawn(ctx context.Context, name, key string) (*wire.Client, error) {
+	binary, err := chain.Find(name, h.path())
 	if err != nil {
-		return nil, &fault.Fault{Code: fault.Config, Object: plannerBinary,
-			Text: "needed for manifests and kubeconfig, but not in CNI_PATH or binDir", Err: err}
+		return nil, &fault.Fault{Code: fault.Config, Object: name,
+			Text: "needed for " + key + ", but not in CNI_PATH or binDir", Err: err}
 	}
 	return wire.Spawn(ctx, binary, h.proc.Stderr)
 }
