@@ -32,11 +32,11 @@ demo: build ## build, give the pods of examples/demo their interfaces, show them
 	$(BIN)/weft sandbox run -f $(DEMO)
 
 .PHONY: build
-build: ## build bin/weft, and into bin/cni weft-cni, weft-planner and the standard CNI plugins
+build: ## build bin/weft, and into bin/cni weft-cni, both planners and the standard CNI plugins
 	@mkdir -p $(BIN)/cni
 	$(BUILD) -o $(BIN)/ ./cmd/...
 	cd build/plugins && $(BUILD) -o ../../$(BIN)/cni/ tool
-	@cp -f $(BIN)/weft-cni $(BIN)/weft-planner $(BIN)/cni/
+	@cp -f $(BIN)/weft-cni $(BIN)/weft-planner $(BIN)/weft-planner-kube $(BIN)/cni/
 
 .PHONY: test
 test: ## run every test, then every fuzz target for FUZZTIME (2s)
