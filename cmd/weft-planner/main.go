@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command weft-planner makes plans out of a directory of manifests, where no agent runs. weft-cni starts it, sends
-// planner requests to its stdin and reads the answers from its stdout (architecture
-// 4.2); it ends with its input. Nothing but answers goes to stdout.
+// planner requests to its stdin and reads the answers from its stdout; it implements the
+// planner's side of architecture 4.2, and ends with its input. Nothing but answers goes to stdout.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"os"
 
 	"github.com/weftnet/weft/internal/cni/planner/stdio"
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 const usage = `weft-planner makes the plans of weft-cni where no agent runs.
@@ -40,6 +41,7 @@ Flags:
 `
 
 func main() {
+	brief.Process()
 	p := stdio.Program{Name: "weft-planner", Usage: usage}
 	os.Exit(p.Run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr, newAnswerer()))
 }
