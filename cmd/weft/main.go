@@ -73,7 +73,7 @@ func newRoot() *cobra.Command {
 	}
 	cmd.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	cmd.CompletionOptions.HiddenDefaultCmd = true
-	cmd.AddCommand(newSandbox(), newExplain(), newLint())
+	cmd.AddCommand(newSandbox(), newExplain(), newLint(), newGet(os.Getenv))
 	return cmd
 }
 

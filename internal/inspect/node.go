@@ -119,7 +119,7 @@ func (n *node) atPath(conf *netconf.Conf, need plan.Need) plan.File {
 		if err == nil && filepath.Base(given) == filepath.Base(path) {
 			conf.ClusterNetwork = given
 			f := hostfiles.Read(conf, plan.Need("path/"+given), "")
-			f.Need = need
+			f.Need, f.Path = need, c.file // as it was given
 			return f
 		}
 	}

@@ -27,17 +27,17 @@ func (p *page) table(rows [][]string) {
 	if p.err != nil {
 		return
 	}
-	w := tabwriter.NewWriter(p.w, 0, 0, 2, ' ', 0)
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		last := len(row)
-		for last > 1 && row[last-1] == "" { // no blanks at the end of a line
-			last--
-		}
-		if _, p.err = fmt.Fprintln(w, strings.Join(row[:last], "\t")); p.err != nil {
-			return
-		}
+		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	p.err = w.Flush()
+	if p.err = w.Flush(); p.err != nil {
+		return
+	}
+	for line := range strings.Lines(b.String()) {
+		p.line("%s", strings.TrimRight(line, " \n")) // an empty last cell was filled up
+	}
 }
 
 func (p *page) findings(indent string, findings []Finding) {

@@ -63,8 +63,7 @@ type subject struct {
 // cannot be read (wrapping *fs.PathError), and about a conf that is no configuration of
 // Weft or Multus.
 func Load(paths []string, conf string) (*World, error) {
-	w := &World{text: map[string][]byte{}, subjects: map[string]subject{}}
-	w.Set = &manifests.Set{Inspect: func(p manifests.Problem) { w.problems = append(w.problems, p) }}
+	w := newWorld()
 	if conf != "" {
 		if err := w.read(conf); err != nil {
 			return nil, err
@@ -87,6 +86,12 @@ func Load(paths []string, conf string) (*World, error) {
 	w.index()
 	w.configure()
 	return w, nil
+}
+
+func newWorld() *World {
+	w := &World{text: map[string][]byte{}, subjects: map[string]subject{}}
+	w.Set = &manifests.Set{Inspect: func(p manifests.Problem) { w.problems = append(w.problems, p) }}
+	return w
 }
 
 // Counts says what was read, for a summary.
@@ -131,14 +136,14 @@ func (w *World) read(file string) error {
 	if err != nil {
 		return &fs.PathError{Op: "read", Path: file, Err: hostfiles.Cause(err)}
 	}
-	w.files = append(w.files, file)
-	w.text[file] = data
 	w.add(file, data)
 	return nil
 }
 
 // add takes one file in by what it holds.
 func (w *World) add(file string, data []byte) {
+	w.files = append(w.files, file)
+	w.text[file] = data
 	o, err := netconf.ParseObject(data)
 	switch ext := filepath.Ext(file); {
 	case ext == ".conf" || ext == ".conflist":

@@ -198,9 +198,9 @@ func (p *planner) explainName(s *slot, reason string) {
 		return
 	}
 	d := Decision{Subject: SubjectInterface, Value: s.IfName, Reason: reason}
-	if s.request != nil {
+	if s.request != nil && !s.Default {
 		d.Object, d.Field = p.object, s.from
-		if !s.Default && s.request.Interface != "" {
+		if s.request.Interface != "" {
 			d.Field += ".interface"
 		}
 	}

@@ -73,7 +73,7 @@ func (p *parser) object(i int, o *netconf.Object) {
 	if e.IPAMClaimReference != "" {
 		p.warn(field+".ipam-claim-reference", "has no effect: Weft does not use IPAMClaims")
 	}
-	if _, ok := values["ips"]; ok && len(e.IPs) == 0 {
+	if e.IPs != nil && len(e.IPs) == 0 {
 		p.warn(field+".ips", "asks for nothing; it counts as absent")
 	}
 	p.splitName(&e, field)

@@ -1,0 +1,72 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/weftnet/weft/internal/kube/kubetest"
+)
+
+var update = flag.Bool("update", false, "write what the commands print into the scripts")
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"weft": func() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) },
+	})
+}
+
+// Scripts have two commands more: "exits CODE PROGRAM ARGS…", and "apiserver FILE…", which
+// starts an API server with those objects and sets KUBECONFIG ("apiserver -forbid" has one
+// that refuses everything).
+func TestScripts(t *testing.T) {
+	examples, err := filepath.Abs("../../examples")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		UpdateScripts:       *update,
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			return os.CopyFS(filepath.Join(env.WorkDir, "examples"), os.DirFS(examples))
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": func(ts *testscript.TestScript, _ bool, args []string) {
+				want, err := strconv.Atoi(args[0])
+				ts.Check(err)
+				got := 0
+				err = ts.Exec(args[1], args[2:]...)
+				if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+					got = exit.ExitCode()
+				} else {
+					ts.Check(err)
+				}
+				if got != want {
+					ts.Fatalf("%v exits with %d, want %d", args[1:], got, want)
+				}
+			},
+			"apiserver": func(ts *testscript.TestScript, _ bool, args []string) {
+				server := kubetest.New(t)
+				for _, file := range args {
+					if file == "-forbid" {
+						server.Inject(kubetest.Fault{Status: 403})
+						continue
+					}
+					server.Apply(ts.ReadFile(file))
+				}
+				ts.Setenv("KUBECONFIG", server.Kubeconfig(nil))
+			},
+		},
+	})
+}
