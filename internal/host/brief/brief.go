@@ -7,7 +7,7 @@
 //
 // It owns two settings of the calling process and knows nothing else of Weft.
 //
-// Implements: the promise on ADD and DEL in docs/performance.md.
+// Implements: architecture 2 (what weft-cni may cost), docs/performance.md.
 package brief
 
 import "runtime"
