@@ -1,0 +1,200 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package planner
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/netconf"
+	"github.com/weftnet/weft/internal/cni/netstatus"
+	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/cni/wire"
+)
+
+// reporter is a source that remembers what it is told.
+type reporter struct {
+	source
+	annotation *string // of the pod
+	told       *[]Event
+	deadline   *time.Duration
+	err        error
+}
+
+func newReporter(src source) reporter {
+	return reporter{source: src, annotation: new(string), told: new([]Event), deadline: new(time.Duration)}
+}
+
+func (r reporter) Annotate(ctx context.Context, pod PodRef, annotation string, value func(string) string) error {
+	if pod != (PodRef{"default", "web", "u1"}) || annotation != plan.StatusAnnotation {
+		return fault.New(fault.Internal, "test", "", "annotates %s of %+v", annotation, pod)
+	}
+	if d, ok := ctx.Deadline(); ok {
+		*r.deadline = time.Until(d)
+	}
+	*r.annotation = value(*r.annotation)
+	return r.err
+}
+
+func (r reporter) Tell(_ PodRef, e Event) { *r.told = append(*r.told, e) }
+
+func (r reporter) open(*netconf.Conf) (Source, error) { return r, nil }
+
+var made = []wire.ReportAttachment{
+	{Network: "defnet", IfName: "eth0", Default: true, CNIVersion: "1.0.0", Result: []byte(
+		`{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/n"}],"ips":[{"address":"10.1.0.2/24","interface":0}]}`)},
+	{Network: "default/neta", IfName: "net1", CNIVersion: "1.0.0", DeviceInfo: json.RawMessage(`{"type":"pci","n":9007199254740993}`)},
+}
+
+const ownStatus = `[
+    {
+        "name": "defnet",
+        "interface": "eth0",
+        "ips": [
+            "10.1.0.2"
+        ],
+        "default": true
+    },
+    {
+        "name": "default/neta",
+        "device-info": {
+            "type": "pci",
+            "n": 9007199254740993
+        }
+    }
+]`
+
+func report1(errorOf *wire.Error, attachments ...wire.ReportAttachment) wire.Request {
+	return wire.Request{Verb: wire.VerbReport, TimeoutMS: 10_000, Report: &wire.ReportRequest{
+		Conf: []byte(testConf), PodNamespace: "default", PodName: "web", PodUID: "u1", Attachments: attachments, Error: errorOf,
+	}}
+}
+
+func TestReport(t *testing.T) {
+	r := newReporter(source{})
+	if d := cmp.Diff(wire.Response{Done: true}, Handle(t.Context(), report1(nil, made...), r.open)); d != "" {
+		t.Fatal(d)
+	}
+	if d := cmp.Diff(ownStatus, *r.annotation); d != "" {
+		t.Error(d)
+	}
+	if *r.deadline < 5*time.Second || *r.deadline > 9500*time.Millisecond || len(*r.told) != 0 {
+		t.Errorf("had %v, told %+v", *r.deadline, *r.told)
+	}
+	if res := Handle(t.Context(), report1(&wire.Error{Code: 7, Msg: "a\nb", Details: "c"}), r.open); !res.Done {
+		t.Errorf("answer %+v", res.Error)
+	}
+	if d := cmp.Diff([]Event{{"FailedAddInterface", "a b; c"}}, *r.told); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestReportRefusals(t *testing.T) {
+	broken := made[0]
+	broken.Result = []byte(`{"cniVersion":"9.9"}`)
+	nobody := report1(nil)
+	nobody.Report.PodName = ""
+	noConf := report1(nil)
+	noConf.Report.Conf = nil
+	later := newReporter(source{})
+	later.err = fault.New(fault.TryLater, "pod default/web", "", "is gone")
+	for name, c := range map[string]struct {
+		req  wire.Request
+		src  Source
+		code fault.Code
+		msg  string // "" = whatever it says
+	}{
+		"a result of another world": {report1(nil, broken), newReporter(source{}), fault.Result, ""},
+		"no pod":                    {nobody, newReporter(source{}), fault.Internal, "report: names no pod"},
+		"no conf":                   {noConf, newReporter(source{}), fault.Config, ""},
+		"a source of plans only":    {report1(nil), source{}, fault.Internal, "configuration m: names a source that takes no reports"},
+		"a write that fails":        {report1(nil, made...), later, fault.TryLater, "pod default/web: is gone"},
+	} {
+		res := Handle(t.Context(), c.req, func(*netconf.Conf) (Source, error) { return c.src, nil })
+		if res.Done || res.Error == nil || res.Error.Code != uint(c.code) || c.msg != "" && res.Error.Msg != c.msg {
+			t.Errorf("%s: answer %+v", name, res.Error)
+		}
+	}
+}
+
+// TestMergeStatus: what stays of the annotation that is there.
+func TestMergeStatus(t *testing.T) {
+	own := []netstatus.Entry{{Name: "defnet", Interface: "eth0", Default: true}, {Name: "default/neta", Interface: "extra0"}}
+	attachments := []wire.ReportAttachment{{Network: "defnet", IfName: "eth0"}, {Network: "default/neta", IfName: "net1"}}
+	alone := netstatus.Encode(own)
+	kept := func(raw ...string) string {
+		all := []json.RawMessage{}
+		for _, e := range own {
+			b, _ := json.Marshal(e)
+			all = append(all, b)
+		}
+		for _, s := range raw {
+			all = append(all, json.RawMessage(s))
+		}
+		b, _ := json.MarshalIndent(all, "", "    ")
+		return string(b)
+	}
+	const hot = `{"name": "x/hot", "interface": "hot0", "n": 9007199254740993, "z": [1.50]}`
+	for name, c := range map[string]struct{ old, want string }{
+		"nothing":                      {"", alone},
+		"ours":                         {alone, alone},
+		"another's":                    {"[" + hot + "]", kept(hot)},
+		"another's without interface":  {`[{"name":"x/hot"},` + hot + `]`, kept(`{"name":"x/hot"}`, hot)},
+		"our network, older interface": {`[{"name":"default/neta","interface":"net7"}]`, alone},
+		"our interface, older network": {`[{"name":"old","interface":"net1"},{"name":"old","interface":"extra0"}]`, alone},
+		"no names":                     {`[{"interface":"x0"},7,null,"x",[]]`, alone},
+		"an object":                    {`{"name":"x/hot"}`, alone},
+		"nonsense":                     {"[{", alone},
+		"null":                         {"null", alone},
+	} {
+		got := mergeStatus(c.old, attachments, own)
+		if got != c.want {
+			t.Errorf("%s: got %s\nwant %s", name, got, c.want)
+		}
+		if again := mergeStatus(got, attachments, own); again != got {
+			t.Errorf("%s: a second merge gives %s", name, again)
+		}
+	}
+}
+
+// TestAnswerTells: faults and oddities of the pod are told to its owner, others are not.
+func TestAnswerTells(t *testing.T) {
+	neta := map[plan.NADRef]plan.NAD{{Namespace: "default", Name: "neta"}: {Found: true, Config: `{"cniVersion":"1.0.0","type":"pb"}`}}
+	for name, c := range map[string]struct {
+		src    source
+		reason string // "" = nothing is told
+	}{
+		"all is well":   {source{pods: networks("u1", "neta"), nads: neta}, ""},
+		"no NAD":        {source{pods: networks("u1", "netz")}, "NoNetworkFound"},
+		"no annotation": {source{pods: networks("u1", "{}")}, "InvalidNetworks"},
+		"odd":           {source{pods: networks("u1", `[{"name":"neta","x":1}]`), nads: neta}, "QuestionableNetworks"},
+		"another pod":   {source{pods: networks("u2", "neta"), nads: neta}, ""},
+		"no pod":        {source{}, ""},
+		"a source away": {source{pods: networks("u1", "neta"), nadErr: fault.New(fault.TryLater, "x", "", "y")}, ""},
+	} {
+		r := newReporter(c.src)
+		req := request(webArgs)
+		res := Handle(t.Context(), wire.Request{Verb: wire.VerbPlan, Plan: &req}, r.open)
+		if res.Report != (res.Plan != nil) {
+			t.Errorf("%s: wants a report: %v", name, res.Report)
+		}
+		var reason string
+		if len(*r.told) == 1 {
+			reason = (*r.told)[0].Reason
+		}
+		if reason != c.reason || len(*r.told) > 1 {
+			t.Errorf("%s: told %+v, want %q", name, *r.told, c.reason)
+		}
+	}
+	r := newReporter(source{})
+	req := request("FOO=bar") // no pod of Kubernetes: nobody to report to
+	if res := Handle(t.Context(), wire.Request{Verb: wire.VerbPlan, Plan: &req}, r.open); res.Plan == nil || res.Report {
+		t.Errorf("answer %+v", res)
+	}
+}
