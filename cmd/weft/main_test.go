@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 // Scripts have two commands more: "exits CODE PROGRAM ARGS…", and "apiserver FILE…", which
 // starts an API server with those objects and sets KUBECONFIG ("apiserver -forbid" has one
-// that refuses everything).
+// that refuses everything, "-hang" one that never answers).
 func TestScripts(t *testing.T) {
 	examples, err := filepath.Abs("../../examples")
 	if err != nil {
@@ -59,11 +59,14 @@ func TestScripts(t *testing.T) {
 			"apiserver": func(ts *testscript.TestScript, _ bool, args []string) {
 				server := kubetest.New(t)
 				for _, file := range args {
-					if file == "-forbid" {
+					switch file {
+					case "-forbid":
 						server.Inject(kubetest.Fault{Status: 403})
-						continue
+					case "-hang":
+						server.Inject(kubetest.Fault{Hang: true})
+					default:
+						server.Apply(ts.ReadFile(file))
 					}
-					server.Apply(ts.ReadFile(file))
 				}
 				ts.Setenv("KUBECONFIG", server.Kubeconfig(nil))
 			},

@@ -112,17 +112,22 @@ const (
 	ifName      = "eth0"
 )
 
-// run makes the plan of a pod as a node would, and tells what could not be seen.
-func (w *World) run(ctx context.Context, pod manifests.Pod) (plan.Output, []string, error) {
-	n := &node{w: w, pod: pod}
-	n.pod.Annotations = maps.Clone(pod.Annotations)
-	in := plan.Input{Conf: w.conf, Sandbox: plan.Sandbox{ContainerID: containerID, IfName: ifName}, Pod: &n.pod.Pod, LookUp: true}
+// run makes the plan of a pod as a node would, and tells what could not be seen. Without
+// a pod it is that of the configuration alone.
+func (w *World) run(ctx context.Context, pod *manifests.Pod) (plan.Output, []string, error) {
+	n := &node{w: w}
+	in := plan.Input{Conf: w.conf, Sandbox: plan.Sandbox{ContainerID: containerID, IfName: ifName}, LookUp: true}
+	if pod != nil {
+		n.pod = *pod
+		n.pod.Annotations = maps.Clone(pod.Annotations)
+		in.Pod = &n.pod.Pod
+	}
 	out, err := planner.Explain(ctx, in, n, n.read)
 	return out, n.unseen, err
 }
 
 func (w *World) explainPod(ctx context.Context, pod manifests.Pod, binPath string) (PodPlan, []string) {
-	out, notSeen, err := w.run(ctx, pod)
+	out, notSeen, err := w.run(ctx, &pod)
 	p := PodPlan{
 		Namespace: pod.Namespace, Name: pod.Name, Source: &Source{File: pod.Place.File, Line: pod.Place.Line},
 		Decisions: []Decision{}, Attachments: []Attachment{}, Faults: []Finding{}, Warnings: []Finding{},

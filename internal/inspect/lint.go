@@ -45,12 +45,9 @@ func (w *World) Lint(ctx context.Context) *Report {
 	for _, nad := range w.Set.NADs {
 		l.nad(ctx, nad)
 	}
-	for _, pod := range w.Set.Pods {
-		out, _, err := w.run(ctx, pod)
-		l.add(w.faults(err)...)
-		for _, v := range out.Warnings {
-			l.add(w.warning(v))
-		}
+	l.plan(ctx, nil) // what every pod would meet
+	for i := range w.Set.Pods {
+		l.plan(ctx, &w.Set.Pods[i])
 	}
 	return l.report()
 }
@@ -59,6 +56,16 @@ type linter struct {
 	*World
 	found []Finding
 	seen  map[Finding]bool // without Source, since that is a pointer
+}
+
+// plan adds what a plan finds, but for what it finds with the objects of drop.
+func (l *linter) plan(ctx context.Context, pod *manifests.Pod, drop ...string) {
+	out, _, err := l.run(ctx, pod)
+	findings := l.faults(err)
+	for _, v := range out.Warnings {
+		findings = append(findings, l.warning(v))
+	}
+	l.add(slices.DeleteFunc(findings, func(f Finding) bool { return slices.Contains(drop, f.Object) })...)
 }
 
 // add takes findings that are new: several pods may lead to one.
@@ -92,18 +99,13 @@ func (l *linter) nad(ctx context.Context, nad manifests.NAD) {
 		return // no pod can name it
 	}
 	resource := strings.TrimSpace(nad.ResourceName)
-	out, _, err := l.run(ctx, manifests.Pod{
+	l.plan(ctx, &manifests.Pod{
 		Pod: plan.Pod{
 			Namespace: nad.Ref.Namespace, Name: "lint",
 			Annotations: map[string]string{plan.NetworksAnnotation: nad.Ref.Namespace + "/" + nad.Ref.Name},
 		},
 		Limits: map[string]int{resource: plan.MaxNetworks},
-	})
-	findings := l.faults(err)
-	for _, v := range out.Warnings {
-		findings = append(findings, l.warning(v))
-	}
-	l.add(slices.DeleteFunc(findings, func(f Finding) bool { return f.Object == podObject(nad.Ref.Namespace, "lint") })...)
+	}, podObject(nad.Ref.Namespace, "lint"))
 }
 
 func (l *linter) report() *Report {

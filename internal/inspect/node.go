@@ -34,7 +34,7 @@ func (n *node) note(format string, args ...any) {
 	}
 }
 
-// Pod, NAD, Devices and Warnings make it a planner.Source.
+// Pod is the pod that is planned. With the three methods below a node is a planner.Source.
 func (n *node) Pod(context.Context, string, string) (*plan.Pod, error) { return &n.pod.Pod, nil }
 
 // NAD is one of the files'.

@@ -68,6 +68,9 @@ func Load(paths []string, conf string) (*World, error) {
 		if err := w.read(conf); err != nil {
 			return nil, err
 		}
+		if _, err := netconf.ParseObject(w.text[conf]); err != nil { // meant to be one: what is wrong is a finding
+			w.own, w.networks = []confFile{{file: conf, data: w.text[conf]}}, nil
+		}
 		if len(w.own) == 0 {
 			return nil, fmt.Errorf("read configuration %s: it is none of weft-cni, multus or multus-shim", conf)
 		}
