@@ -18,6 +18,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weftnet/weft/internal/cni/selection"
 	"github.com/weftnet/weft/internal/host/kernel/kerneltest"
 	"github.com/weftnet/weft/internal/sandbox"
 	"github.com/weftnet/weft/test/binaries"
@@ -74,7 +75,7 @@ default/uplink fd00:10:31::4 > fd00:10:31::2
 `},
 		{name: "chain", want: `
 default/slow net1 default/limited 10.41.0.2/24 mtu 1300 mac 02:00:0a:29:00:02
-default/fast net1 default/limited 10.41.0.3/24 mtu 1300
+default/fast net1 default/limited 10.41.0.3/24 mtu 1280
 default/limited 10.41.0.2 > 10.41.0.3
 default/limited 10.41.0.3 > 10.41.0.2
 `},
@@ -404,6 +405,38 @@ func TestExamplesAreShown(t *testing.T) {
 	for _, dir := range dirs {
 		if !shown[dir] {
 			t.Errorf("docs/annotations.md does not show examples/%s", dir)
+		}
+	}
+}
+
+// TestAnnotationsDocument: what docs/annotations.md says of single values is what the parser does.
+func TestAnnotationsDocument(t *testing.T) {
+	doc := read(t, "../docs/annotations.md")
+	piece := func(pattern string) string {
+		m := regexp.MustCompile(pattern).FindStringSubmatch(doc)
+		if m == nil {
+			t.Fatalf("docs/annotations.md has nothing of the form %s", pattern)
+		}
+		return m[1]
+	}
+	every := piece(`(?s)<!-- every key -->\n\n(.*?)\n\n`)
+	elements, warnings, err := selection.Parse(every)
+	if err != nil || len(warnings) > 0 || len(elements) != 1 {
+		t.Errorf("every key: %d elements, %v, %v", len(elements), warnings, err)
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-zA-Z-]+)` \\| (?:string|array|object)").FindAllStringSubmatch(doc, -1) {
+		// Two are not for new annotations.
+		if m[1] != "interfaceRequest" && m[1] != "ipam-claim-reference" && !strings.Contains(every, `"`+m[1]+`":`) {
+			t.Errorf("the example of every key lacks %s", m[1])
+		}
+	}
+	rows := regexp.MustCompile("(?m)^\\| `(.*)` \\| `(.*)` \\|$").FindAllStringSubmatch(piece(`(?s)<!-- refused -->\n\n(.*?)\n\n`), -1)
+	if len(rows) < 20 {
+		t.Errorf("%d refused values", len(rows))
+	}
+	for _, m := range rows {
+		if _, _, err := selection.Parse(m[1]); err == nil || err.Error() != m[2] {
+			t.Errorf("%s: got %v, the document says %s", m[1], err, m[2])
 		}
 	}
 }

@@ -40,7 +40,7 @@ func findFiles(dir string) (*nodeFiles, error) {
 		return nil, err
 	}
 	for _, file := range files {
-		switch own := len(ownPlugins(file.data)) > 0; {
+		switch own := isOwn(file.data); {
 		case own && f.own == nil:
 			f.own = &file
 		case !own && f.pods == "":
@@ -50,14 +50,17 @@ func findFiles(dir string) (*nodeFiles, error) {
 			f.all = append(f.all, file)
 		}
 	}
-	sub := filepath.Join(dir, "net.d")
-	if info, err := os.Stat(sub); err != nil || !info.IsDir() {
-		return f, nil
+	if sub := filepath.Join(dir, "net.d"); isDir(sub) {
+		f.confDir = sub
+		files, err = f.read(sub)
+		f.all = append(f.all, files...)
 	}
-	f.confDir = sub
-	files, err = f.read(sub)
-	f.all = append(f.all, files...)
 	return f, err
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // read reads the files of a directory that hold configurations, sorted.
@@ -87,73 +90,86 @@ func (f *nodeFiles) read(dir string) ([]confFile, error) {
 	return files, nil
 }
 
-// ownPlugins gives the objects of a configuration whose type is one of the names that weft-cni
-// answers to; none for what is no configuration.
-func ownPlugins(data []byte) (own []*netconf.Object) {
+// isOwn tells whether a configuration is Weft's: one of its plugins has a name that weft-cni
+// answers to. What is no configuration is not.
+func isOwn(data []byte) bool {
+	_, plugins, err := asList(data)
+	return err == nil && slices.ContainsFunc(plugins, isWeft)
+}
+
+func isWeft(plugin *netconf.Object) bool {
+	raw, _ := plugin.Get("type")
+	var name string
+	return json.Unmarshal(raw, &name) == nil && slices.Contains([]string{"weft-cni", "multus", "multus-shim"}, name)
+}
+
+// asList reads a configuration in either form as a list and its plugins.
+func asList(data []byte) (list *netconf.Object, plugins []*netconf.Object, err error) {
 	o, err := netconf.ParseObject(data)
 	if err != nil {
-		return nil
+		return nil, nil, err
 	}
-	objects := []*netconf.Object{o}
-	if list, ok := o.Get("plugins"); ok {
-		objects = nil
-		elements, err := netconf.Elements(list)
+	raw, ok := o.Get("plugins")
+	if !ok {
+		list, err = netconf.ParseObject([]byte("{}"))
+		if err == nil {
+			inherit(list, o)
+		}
+		return list, []*netconf.Object{o}, err
+	}
+	elements, err := netconf.Elements(raw)
+	if err != nil {
+		return nil, nil, fmt.Errorf("plugins %w", err)
+	}
+	for at, e := range elements {
+		plugin, err := netconf.Inner(e)
 		if err != nil {
-			return nil
+			return nil, nil, fmt.Errorf("plugins[%d] %w", at, err)
 		}
-		for _, e := range elements {
-			if plugin, err := netconf.Inner(e); err == nil {
-				objects = append(objects, plugin)
-			}
+		inherit(plugin, o)
+		plugins = append(plugins, plugin)
+	}
+	return o, plugins, nil
+}
+
+// inherit takes over what a list says for its plugins, and a plugin alone for its list.
+func inherit(to, from *netconf.Object) {
+	for _, key := range []string{"cniVersion", "name"} {
+		if value, ok := from.Get(key); ok {
+			to.Set(key, value)
 		}
 	}
-	for _, plugin := range objects {
-		raw, _ := plugin.Get("type")
-		var name string
-		if json.Unmarshal(raw, &name) == nil && slices.Contains([]string{"weft-cni", "multus", "multus-shim"}, name) {
-			own = append(own, plugin)
-		}
-	}
-	return own
 }
 
 // runtimeConf is the configuration that the runtime calls weft-cni with: the directory's own,
 // at home in the sandbox, else the one that the node's agent would publish.
 func (f *nodeFiles) runtimeConf(binDir string) (*libcni.NetworkConfigList, error) {
-	plugin, err := netconf.ParseObject([]byte(`{"cniVersion":"1.1.0","name":"weft","type":"weft-cni","capabilities":{"` + annotationsCapability + `":true}}`))
-	if err != nil {
-		return nil, fmt.Errorf("make configuration: %w", err)
-	}
+	conf := confFile{"of the sandbox", []byte(`{"cniVersion":"1.1.0","name":"weft","type":"weft-cni",` +
+		`"capabilities":{"` + annotationsCapability + `":true}}`)}
 	if f.own != nil {
-		plugin = ownPlugins(f.own.data)[0]
-		if err := inherit(plugin, f.own.data); err != nil {
-			return nil, fmt.Errorf("read configuration %s: %w", f.own.path, err)
+		conf = *f.own
+	}
+	list, plugins, err := asList(conf.data)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration %s: %w", conf.path, err)
+	}
+	all := make([]json.RawMessage, 0, len(plugins))
+	for _, plugin := range plugins {
+		if isWeft(plugin) {
+			f.moveIn(plugin, binDir)
 		}
+		all = append(all, plugin.Bytes())
 	}
-	f.moveIn(plugin, binDir)
-	conf, err := libcni.NetworkPluginConfFromBytes(plugin.Bytes())
+	raw, err := json.Marshal(all)
 	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
+		return nil, fmt.Errorf("encode configuration %s: %w", conf.path, err)
 	}
-	list, err := libcni.ConfListFromConf(conf)
+	list.Set("plugins", raw)
+	network, err := libcni.NetworkConfFromBytes(list.Bytes())
 	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
+		return nil, fmt.Errorf("read configuration %s: %w", conf.path, err)
 	}
-	return list, nil
-}
-
-// inherit gives a plugin what a list says for all of its plugins.
-func inherit(plugin *netconf.Object, file []byte) error {
-	list, err := netconf.ParseObject(file)
-	if err != nil {
-		return err
-	}
-	for _, key := range []string{"cniVersion", "name"} {
-		if value, ok := list.Get(key); ok {
-			plugin.Set(key, value)
-		}
-	}
-	return nil
+	return network, nil
 }
 
 // moveIn changes those keys that name the node's places: binaries and records are the
