@@ -6,6 +6,7 @@ package attach_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -82,9 +83,7 @@ func TestAddUndoneOnABadAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			d := r.delegate("pb", "cniVersion", "1.0.0")
-			for k, v := range conf {
-				d[k] = v
-			}
+			maps.Copy(d, conf)
 			r.nad("default", "neta", d)
 			r.pod(networks, "neta")
 			r.fails(102, "default/neta", "ADD")
@@ -233,11 +232,15 @@ func TestAddRefusesBeforeTheFirstDelegate(t *testing.T) {
 		"NAD of an unknown type":  {words: "plugins[1].type", annotation: "neta", nad: `{"cniVersion":"1.0.0","plugins":[{"type":"pb"},{"type":"nosuch"}]}`},
 		"NAD too large":           {words: "default/neta", annotation: "neta", nad: big},
 		"257 networks":            {words: "256", annotation: strings.Repeat("neta,", 256) + "neta"},
-		"conf key of a wrong type": {words: "namespaceIsolation", annotation: "neta",
-			conf: map[string]any{"namespaceIsolation": "yes"}},
+		"conf key of a wrong type": {
+			words: "namespaceIsolation", annotation: "neta",
+			conf: map[string]any{"namespaceIsolation": "yes"},
+		},
 		"isolation": {words: `"other"`, annotation: "other/netb", conf: map[string]any{"namespaceIsolation": true}},
-		"no delegates": {words: "delegates", annotation: "neta",
-			conf: map[string]any{"delegates": nil}},
+		"no delegates": {
+			words: "delegates", annotation: "neta",
+			conf: map[string]any{"delegates": nil},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)

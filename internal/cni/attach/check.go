@@ -79,8 +79,10 @@ func (h *hands) checkRoutes(s *record.Sandbox) error {
 	for _, a := range s.Attachments {
 		for _, gw := range a.Gateways {
 			if err := h.checkRoute(a.Attachment, gw); err != nil {
-				faults = append(faults, &fault.Fault{Code: fault.Routes, Object: "network " + a.Network,
-					Field: "default-route " + gw.String(), Text: err.Error(), Err: err})
+				faults = append(faults, &fault.Fault{
+					Code: fault.Routes, Object: "network " + a.Network,
+					Field: "default-route " + gw.String(), Text: err.Error(), Err: err,
+				})
 			}
 		}
 	}

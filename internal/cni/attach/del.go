@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/plan"
@@ -72,7 +73,7 @@ func (h *hands) delRecord(ctx context.Context, rec *journal.Record) error {
 	if err == nil || h.conf.RetryDeleteOnError || s.Deletes+1 < givesUpAt {
 		return err
 	}
-	h.log.Warn(fmt.Sprintf("DEL call %d answers success, the rest is retried in the background: %v", s.Deletes+1, err))
+	h.log.warn(fmt.Sprintf("DEL call %d answers success, the rest is retried in the background: %v", s.Deletes+1, err))
 	h.markForSweep(rec.Key())
 	return nil
 }
@@ -86,37 +87,28 @@ func (h *hands) takeOver(rec *journal.Record) error {
 	sb := h.req.sandbox
 	found, err := scratch.Load(h.conf.CNIDir, sb.ContainerID, sb.IfName)
 	if err != nil {
-		h.log.Warn("Multus scratch file: " + err.Error()) // what could be read of it is undone
+		h.log.warn("Multus scratch file: " + err.Error()) // what could be read of it is undone
 	}
 	if len(found) == 0 {
 		return nil
 	}
-	body := record.Body{Sandbox: sb, NetnsID: netnsID(sb.Netns), ConfName: h.conf.Name,
-		CNIVersion: h.conf.CNIVersion, Scratch: h.conf.CNIDir}
+	body := record.Body{
+		Sandbox: sb, NetnsID: netnsID(sb.Netns), ConfName: h.conf.Name,
+		CNIVersion: h.conf.CNIVersion, Scratch: h.conf.CNIDir,
+	}
 	body.Sandbox.Path = h.path()
 	for _, a := range found {
 		if a.Args == "" {
 			a.Args = sb.Args
 		}
 		body.Plan.Attachments = append(body.Plan.Attachments, a.Attachment)
+		body.Taken = append(body.Taken, a.Result)
 	}
 	raw, err := json.Marshal(body)
 	if err != nil {
 		return stateFault(h.key(), err)
 	}
-	if err := h.beginBody(rec, argPairs(sb.Args)["K8S_POD_UID"], raw); err != nil {
-		return err
-	}
-	for i, a := range found {
-		phase := journal.Phase{Phase: journal.Attempting, Item: i}
-		if len(a.Result) > 0 {
-			phase = journal.Phase{Phase: journal.Done, Item: i, Result: a.Result}
-		}
-		if err := rec.Append(phase); err != nil {
-			return stateFault(h.key(), err)
-		}
-	}
-	return nil
+	return h.beginBody(rec, argPairs(sb.Args)["K8S_POD_UID"], raw)
 }
 
 // removeScratch removes the Multus files that an undone record was taken over from.
@@ -125,7 +117,7 @@ func (h *hands) removeScratch(s *record.Sandbox) {
 		return
 	}
 	if err := scratch.Remove(s.Body.Scratch, s.Body.Sandbox.ContainerID); err != nil {
-		h.log.Warn("Multus scratch file: " + err.Error())
+		h.log.warn("Multus scratch file: " + err.Error())
 	}
 }
 
@@ -134,21 +126,21 @@ func (h *hands) removeScratch(s *record.Sandbox) {
 func (h *hands) undoOwnDelegates(ctx context.Context, rec *journal.Record) {
 	p, err := h.planLocally(plan.Input{Sandbox: h.req.sandbox})
 	if err != nil {
-		h.log.Debug("no record, and no delegates to try: " + err.Error())
+		h.log.debug("no record, and no delegates to try: " + err.Error())
 		return
 	}
 	lane, err := h.lane(ctx, true)
 	if err != nil {
-		h.log.Warn(err.Error())
+		h.log.warn(err.Error())
 		return
 	}
 	defer lanes.Release(lane)
 	t := &task{hands: h, rec: rec, lane: lane}
-	for i := len(p.Attachments) - 1; i >= 0; i-- {
-		call := t.call(i, p.Attachments[i], nil)
+	for i, a := range slices.Backward(p.Attachments) {
+		call := t.call(i, a, nil)
 		call.Started = nil
 		if err := h.runner.Del(ctx, call); err != nil {
-			h.log.Warn(fmt.Sprintf("no record; DEL of network %s: %v", p.Attachments[i].Network, err))
+			h.log.warn(fmt.Sprintf("no record; DEL of network %s: %v", a.Network, err))
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -279,9 +280,7 @@ func TestDelTakesOverAMultusScratchFile(t *testing.T) {
 	cni := r.conf["cniDir"].(string)
 	entry := func(conf map[string]any, extra map[string]any) map[string]any {
 		out := map[string]any{"Conf": conf, "Name": conf["name"], "Bytes": base64.StdEncoding.EncodeToString([]byte(r.json(conf)))}
-		for k, v := range extra {
-			out[k] = v
-		}
+		maps.Copy(out, extra)
 		return out
 	}
 	second := r.delegate("pb", "cniVersion", "1.0.0", "name", "second")

@@ -150,7 +150,7 @@ func serve(ctx context.Context, p Process, command string) (out []byte, err erro
 	}
 	out, err = verb(ctx)
 	if err != nil {
-		h.log.Error(err.Error())
+		h.log.error(err.Error())
 	}
 	return out, err
 }

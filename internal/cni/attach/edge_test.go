@@ -67,10 +67,10 @@ func TestLogger(t *testing.T) {
 	}
 	var stderr bytes.Buffer
 	l := newLogger(&stderr, request{command: "ADD"})
-	l.Debug("before the conf")
+	l.debug("before the conf")
 	l.configure(netconf.Log{File: file, Level: "verbose", MaxSize: 1, MaxBackups: 2})
 	l.warnings([]fault.Warning{{Object: "file x", Field: "mtu", Text: "is odd"}})
-	l.Debug("step\nby step")
+	l.debug("step\nby step")
 	l.close()
 	b, err := os.ReadFile(file)
 	if err != nil {

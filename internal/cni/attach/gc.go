@@ -4,6 +4,7 @@
 package attach
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -46,13 +47,13 @@ func (h *hands) gc(ctx context.Context) ([]byte, error) {
 	}
 	nets := networks{}
 	if p, err := h.ownNetworks(ctx); err != nil {
-		h.log.Warn("GC goes on without the cluster network: " + err.Error())
+		h.log.warn("GC goes on without the cluster network: " + err.Error())
 	} else if p != nil {
 		for _, a := range p.Attachments {
 			nets.add(a.Conf)
 		}
 	}
-	faults := []error{h.gcRecords(ctx, valid, nets), h.gcScratch(ctx, valid)}
+	faults := []error{h.gcRecords(ctx, valid, nets), h.gcScratch(ctx)}
 	faults = append(faults, h.gcNetworks(ctx, nets))
 	return nil, errors.Join(faults...)
 }
@@ -94,7 +95,7 @@ func (h *hands) gcRecords(ctx context.Context, valid map[netconf.ValidAttachment
 // gcUnreadable moves a corrupt record to quarantine; one of a newer version is left alone.
 func (h *hands) gcUnreadable(ctx context.Context, key journal.Key, err error) error {
 	if errors.Is(err, journal.ErrNewer) {
-		h.log.Warn(err.Error())
+		h.log.warn(err.Error())
 		return nil
 	}
 	if _, ok := errors.AsType[*journal.CorruptError](err); ok {
@@ -105,9 +106,9 @@ func (h *hands) gcUnreadable(ctx context.Context, key journal.Key, err error) er
 
 // gcOne undoes and forgets one record. One that a living call holds is left to it.
 func (h *hands) gcOne(ctx context.Context, key journal.Key) error {
-	rec, err := h.takeIdle(ctx, key)
+	rec, err := h.takeIdle(ctx, key, h.patience(key))
 	if errors.Is(err, journal.ErrBusy) {
-		h.log.Debug("GC leaves sandbox " + string(key) + " to the call that holds it")
+		h.log.debug("GC leaves sandbox " + string(key) + " to the call that holds it")
 		return nil
 	}
 	if err != nil || rec == nil {
@@ -120,9 +121,21 @@ func (h *hands) gcOne(ctx context.Context, key journal.Key) error {
 	return h.undoRecord(ctx, rec)
 }
 
-// takeIdle locks a record that no living call holds; nil when there is none (any more).
-func (h *hands) takeIdle(ctx context.Context, key journal.Key) (*journal.Record, error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*busyProbe)
+// patience is how long GC waits for a record's lock. An ADD that lives keeps it for long
+// and is in its right. When the ADD is dead, who holds the lock is a DEL, or a delegate in
+// the moment between its fork and its exec, in which it looks like Weft itself.
+func (h *hands) patience(key journal.Key) time.Duration {
+	st, err := h.store.Read(key)
+	if err == nil && len(st.Intents) > 0 && !journal.Alive(st.Intents[len(st.Intents)-1].Owner) {
+		return endTimeout
+	}
+	return idleProbe
+}
+
+// takeIdle locks a record that no living call holds, waiting for so long; nil when there
+// is none (any more).
+func (h *hands) takeIdle(ctx context.Context, key journal.Key, wait time.Duration) (*journal.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	rec, _, err := h.find(ctx, key)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -150,11 +163,10 @@ func (h *hands) undoRecord(ctx context.Context, rec *journal.Record) error {
 }
 
 // gcScratch undoes what Multus attached for sandboxes that the runtime no longer lists.
-func (h *hands) gcScratch(ctx context.Context, valid map[netconf.ValidAttachment]bool) error {
+func (h *hands) gcScratch(ctx context.Context) error {
 	ids, err := scratch.List(h.conf.CNIDir)
 	if err != nil {
-		h.log.Warn("Multus scratch directory: " + err.Error())
-		return nil
+		return stateFault("", fmt.Errorf("list Multus scratch directory: %w", err))
 	}
 	var faults []error
 	for _, id := range ids {
@@ -258,11 +270,11 @@ func (h *hands) liveByName() (map[string][]netconf.ValidAttachment, error) {
 type networks map[string]netconf.Network
 
 func (n networks) add(conf netconf.Network) {
-	key := conf.Name + "\x00" + conf.CNIVersion
+	parts := [][]byte{[]byte(conf.Name), []byte(conf.CNIVersion)}
 	for _, p := range conf.Plugins {
-		key += "\x00" + string(p.Conf)
+		parts = append(parts, p.Conf)
 	}
-	n[key] = conf
+	n[string(bytes.Join(parts, []byte{0}))] = conf
 }
 
 func (n networks) sorted() []netconf.Network {

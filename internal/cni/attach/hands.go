@@ -33,6 +33,8 @@ const (
 	undoTimeout = 45 * time.Second
 	// busyProbe is how long a locked record is waited for before its holder is looked at.
 	busyProbe = 100 * time.Millisecond
+	// idleProbe is how long GC and the sweep wait for a record that others may be using.
+	idleProbe = 3 * busyProbe
 	// endTimeout is what ending an abandoned delegate may take.
 	endTimeout = 5 * time.Second
 )
@@ -127,22 +129,27 @@ func (h *hands) find(ctx context.Context, key journal.Key) (rec *journal.Record,
 func (h *hands) lock(ctx context.Context, key journal.Key,
 	take func(context.Context, journal.Key) (*journal.Record, error),
 ) (rec *journal.Record, corrupt bool, err error) {
-	for {
+	for late := false; ; {
 		probe, cancel := context.WithTimeout(ctx, busyProbe)
 		rec, err = take(probe, key)
 		cancel()
 		if bad, ok := errors.AsType[*journal.CorruptError](err); ok && rec != nil {
-			h.log.Warn(bad.Error())
+			h.log.warn(bad.Error())
 			corrupt, err = h.restore(rec, bad.State)
 			return rec, corrupt, err
 		}
 		if !errors.Is(err, journal.ErrBusy) {
 			return rec, false, stateFault(key, err)
 		}
-		if ctx.Err() != nil {
-			return nil, false, &fault.Fault{Code: fault.TryLater, Object: "sandbox " + string(key),
-				Text: "another call on it is still running", Err: journal.ErrBusy}
+		if late {
+			return nil, false, &fault.Fault{
+				Code: fault.TryLater, Object: "sandbox " + string(key),
+				Text: "another call on it is still running", Err: journal.ErrBusy,
+			}
 		}
+		// The holder is looked at, and the lock tried once more, also when the time is over:
+		// on a machine under load one probe may have taken all of it.
+		late = ctx.Err() != nil
 		if err := h.endAbandoned(ctx, key); err != nil {
 			return nil, false, err
 		}
@@ -191,7 +198,7 @@ func (h *hands) endAbandoned(ctx context.Context, key journal.Key) error {
 	if len(holders) == 0 || slices.ContainsFunc(holders, func(p journal.Holder) bool { return !p.Inherited }) {
 		return nil
 	}
-	h.log.Warn(fmt.Sprintf("sandbox %s: ending %d process(es) that a killed weft-cni left behind", key, len(holders)))
+	h.log.warn(fmt.Sprintf("sandbox %s: ending %d process(es) that a killed weft-cni left behind", key, len(holders)))
 	var group chain.Group
 	if p, ok := st.LastStarted(); ok {
 		group = chain.Group{ID: p.Group, Start: p.Start}

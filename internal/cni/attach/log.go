@@ -47,7 +47,7 @@ func (l *logger) configure(c netconf.Log) {
 		rotate(c)
 		file, err := os.OpenFile(c.File, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {
-			l.Warn(fmt.Sprintf("logFile: %v", err))
+			l.warn(fmt.Sprintf("logFile: %v", err))
 		} else {
 			l.file = file
 		}
@@ -85,13 +85,13 @@ func (l *logger) warnings(ws []fault.Warning) {
 		if w.Field != "" {
 			text += ": " + w.Field
 		}
-		l.Warn(text + ": " + w.Text)
+		l.warn(text + ": " + w.Text)
 	}
 }
 
-func (l *logger) Error(text string) { l.write(levelWarn, "error", text) }
-func (l *logger) Warn(text string)  { l.write(levelWarn, "warning", text) }
-func (l *logger) Debug(text string) { l.write(levelDebug, "debug", text) }
+func (l *logger) error(text string) { l.write(levelWarn, "error", text) }
+func (l *logger) warn(text string)  { l.write(levelWarn, "warning", text) }
+func (l *logger) debug(text string) { l.write(levelDebug, "debug", text) }
 
 func (l *logger) write(level int, word, text string) {
 	if level > l.level {

@@ -74,8 +74,10 @@ func (h *hands) planner(ctx context.Context) (*wire.Client, error) {
 	case err == nil:
 		return client, nil
 	case h.conf.AgentSocketSet:
-		return nil, &fault.Fault{Code: fault.TryLater, Object: "agentSocket " + h.conf.AgentSocket,
-			Text: "the node's agent does not answer, and this pod needs it: " + err.Error(), Err: err}
+		return nil, &fault.Fault{
+			Code: fault.TryLater, Object: "agentSocket " + h.conf.AgentSocket,
+			Text: "the node's agent does not answer, and this pod needs it: " + err.Error(), Err: err,
+		}
 	case h.conf.Kubeconfig != "":
 		return h.spawn(ctx, kubePlannerBinary, "kubeconfig")
 	default:
@@ -87,8 +89,10 @@ func (h *hands) planner(ctx context.Context) (*wire.Client, error) {
 func (h *hands) spawn(ctx context.Context, name, key string) (*wire.Client, error) {
 	binary, err := chain.Find(name, h.path())
 	if err != nil {
-		return nil, &fault.Fault{Code: fault.Config, Object: name,
-			Text: "needed for " + key + ", but not in CNI_PATH or binDir", Err: err}
+		return nil, &fault.Fault{
+			Code: fault.Config, Object: name,
+			Text: "needed for " + key + ", but not in CNI_PATH or binDir", Err: err,
+		}
 	}
 	return wire.Spawn(ctx, binary, h.proc.Stderr)
 }
@@ -101,7 +105,7 @@ func (h *hands) annotations() map[string]string {
 	}
 	out := map[string]string{}
 	if err := json.Unmarshal(raw, &out); err != nil {
-		h.log.Warn("runtimeConfig." + podAnnotations + ": " + err.Error())
+		h.log.warn("runtimeConfig." + podAnnotations + ": " + err.Error())
 		return nil
 	}
 	return out
@@ -203,7 +207,7 @@ func (h *hands) ownNetworks(ctx context.Context) (*plan.Plan, error) {
 		p, err = client.Plan(ctx, wire.PlanRequest{Conf: h.req.stdin, Sandbox: in.Sandbox}, h.files())
 	}
 	if f, ok := errors.AsType[*fault.Fault](err); ok && f.Code == fault.TryLater {
-		h.log.Debug(err.Error())
+		h.log.debug(err.Error())
 		return nil, nil
 	}
 	return p, err
@@ -227,8 +231,10 @@ func (h *hands) checkHost(p *plan.Plan) error {
 			}
 			seen[plugin.Type] = true
 			if _, err := chain.Find(plugin.Type, h.path()); err != nil {
-				faults = append(faults, &fault.Fault{Code: fault.Config, Object: "network " + a.Network,
-					Field: pluginField(a.Conf, i), Text: err.Error(), Err: err})
+				faults = append(faults, &fault.Fault{
+					Code: fault.Config, Object: "network " + a.Network,
+					Field: pluginField(a.Conf, i), Text: err.Error(), Err: err,
+				})
 			}
 		}
 	}

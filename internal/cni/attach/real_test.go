@@ -223,7 +223,8 @@ func TestStandardPlugins(t *testing.T) {
 		"dummy": {link: "dummy", needs: needs("dummy"), conf: func(e env) any {
 			return map[string]any{"cniVersion": "1.0.0", "type": "dummy", "ipam": e.hostLocal("10.2.0.0/24")}
 		}},
-		"static": {link: "veth", selection: `,"ips":["10.2.0.77/24","fd02::77/64"],"mac":"02:00:00:00:00:77"`,
+		"static": {
+			link: "veth", selection: `,"ips":["10.2.0.77/24","fd02::77/64"],"mac":"02:00:00:00:00:77"`,
 			conf: func(e env) any {
 				conf := e.bridge("n", "br1")
 				conf["ipam"] = map[string]any{"type": "static"}
@@ -239,27 +240,35 @@ func TestStandardPlugins(t *testing.T) {
 				if fmt.Sprint(l.MAC) != "02:00:00:00:00:77" {
 					e.t.Errorf("MAC %v", l.MAC)
 				}
-			}},
+			},
+		},
 		"tuning": {link: "veth", conf: func(e env) any {
-			return map[string]any{"cniVersion": "1.0.0", "plugins": []any{e.bridge("n", "br1", "10.2.0.0/24"),
-				map[string]any{"type": "tuning", "mtu": 1400, "dataDir": e.dir + "/tuning"}}}
+			return map[string]any{"cniVersion": "1.0.0", "plugins": []any{
+				e.bridge("n", "br1", "10.2.0.0/24"),
+				map[string]any{"type": "tuning", "mtu": 1400, "dataDir": e.dir + "/tuning"},
+			}}
 		}, check: func(e env, l kernel.Link) {
 			if l.MTU != 1400 {
 				e.t.Errorf("MTU %d", l.MTU)
 			}
 		}},
-		"bandwidth": {link: "veth", needs: needs("ifb"), selection: `,"bandwidth":{"ingressRate":1000000,"ingressBurst":1000000,"egressRate":1000000,"egressBurst":1000000}`,
+		"bandwidth": {
+			link: "veth", needs: needs("ifb"), selection: `,"bandwidth":{"ingressRate":1000000,"ingressBurst":1000000,"egressRate":1000000,"egressBurst":1000000}`,
 			conf: func(e env) any {
-				return map[string]any{"cniVersion": "1.0.0", "plugins": []any{e.bridge("n", "br1", "10.2.0.0/24"),
-					map[string]any{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}}}}
+				return map[string]any{"cniVersion": "1.0.0", "plugins": []any{
+					e.bridge("n", "br1", "10.2.0.0/24"),
+					map[string]any{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}},
+				}}
 			},
 			check: func(e env, _ kernel.Link) {
 				links, err := e.host.Links()
 				if err != nil || !slices.ContainsFunc(links, func(l kernel.Link) bool { return l.Kind == "ifb" }) {
 					e.t.Errorf("no ifb link on the host: %v, %v", links, err)
 				}
-			}},
-		"portmap": {link: "veth", selection: `,"portMappings":[{"hostPort":8080,"containerPort":80}]`,
+			},
+		},
+		"portmap": {
+			link: "veth", selection: `,"portMappings":[{"hostPort":8080,"containerPort":80}]`,
 			needs: func(e env) {
 				// Probed by the very thing: a table in this namespace.
 				if out, err := exec.CommandContext(e.t.Context(), "nft", "add", "table", "ip", "weftprobe").CombinedOutput(); err != nil {
@@ -267,15 +276,18 @@ func TestStandardPlugins(t *testing.T) {
 				}
 			},
 			conf: func(e env) any {
-				return map[string]any{"cniVersion": "1.0.0", "plugins": []any{e.bridge("n", "br1", "10.2.0.0/24"),
-					map[string]any{"type": "portmap", "backend": "nftables", "capabilities": map[string]bool{"portMappings": true}}}}
+				return map[string]any{"cniVersion": "1.0.0", "plugins": []any{
+					e.bridge("n", "br1", "10.2.0.0/24"),
+					map[string]any{"type": "portmap", "backend": "nftables", "capabilities": map[string]bool{"portMappings": true}},
+				}}
 			},
 			check: func(e env, _ kernel.Link) {
 				out, err := exec.CommandContext(e.t.Context(), "nft", "list", "ruleset").CombinedOutput()
 				if err != nil || !strings.Contains(string(out), "8080") {
 					e.t.Errorf("no rule for port 8080: %v\n%s", err, out)
 				}
-			}},
+			},
+		},
 		"host-device": {link: "veth", conf: func(e env) any {
 			e.veth("hd0", "hd1")
 			return map[string]any{"cniVersion": "1.0.0", "type": "host-device", "device": "hd0", "ipam": e.hostLocal("10.2.0.0/24")}

@@ -46,7 +46,7 @@ func (t *task) complain(ctx context.Context, p *plan.Plan, cause error) {
 	e := cniError("ADD", cause)
 	req.Error = &wire.Error{Code: e.Code, Msg: e.Msg, Details: e.Details}
 	if err := t.client.Report(ctx, req); err != nil {
-		t.log.Warn("report: " + err.Error())
+		t.log.warn("report: " + err.Error())
 	}
 }
 

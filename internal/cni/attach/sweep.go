@@ -25,7 +25,7 @@ func (h *hands) sweepSome(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sweepTimeout)
 	defer cancel()
 	if err := h.sweep.NoteBoot(h.store, h.boot); err != nil {
-		h.log.Warn("sweep: " + err.Error())
+		h.log.warn("sweep: " + err.Error())
 		return
 	}
 	for _, key := range h.sweep.Due(time.Now(), sweepRecords) {
@@ -34,7 +34,7 @@ func (h *hands) sweepSome(ctx context.Context) {
 		}
 		h.note(h.sweep.Retry(key)) // first: a crash in the work must not make it due at once
 		if err := h.sweepOne(ctx, key); err != nil {
-			h.log.Debug("sweep: " + err.Error())
+			h.log.debug("sweep: " + err.Error())
 			continue
 		}
 		h.note(h.sweep.Done(key))
@@ -47,7 +47,7 @@ func (h *hands) sweepOne(ctx context.Context, key journal.Key) error {
 	if key == h.key() {
 		return errors.New("sandbox " + string(key) + " is this call's own")
 	}
-	rec, err := h.takeIdle(ctx, key)
+	rec, err := h.takeIdle(ctx, key, idleProbe)
 	if err != nil || rec == nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (h *hands) markForSweep(key journal.Key) { h.note(h.sweep.Mark(key)) }
 // note tells a fault of the sweep's own files, which never fails a call.
 func (h *hands) note(err error) {
 	if err != nil {
-		h.log.Warn("sweep: " + err.Error())
+		h.log.warn("sweep: " + err.Error())
 	}
 }
 

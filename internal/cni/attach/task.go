@@ -120,8 +120,10 @@ func (t *task) routes(p *plan.Plan, made []*results.Result) error {
 	for _, a := range p.Attachments {
 		for _, gw := range a.Gateways {
 			if err := ns.SetDefaultRoute(a.IfName, gw); err != nil {
-				return &fault.Fault{Code: fault.Routes, Object: "network " + a.Network, Field: "default-route " + gw.String(),
-					Text: err.Error(), Err: err}
+				return &fault.Fault{
+					Code: fault.Routes, Object: "network " + a.Network, Field: "default-route " + gw.String(),
+					Text: err.Error(), Err: err,
+				}
 			}
 		}
 	}
@@ -148,7 +150,7 @@ func (t *task) undoAfter(ctx context.Context) {
 		err = t.undoAll(ctx, s)
 	}
 	if err != nil {
-		t.log.Warn("undo: " + err.Error())
+		t.log.warn("undo: " + err.Error())
 		t.markForSweep(t.rec.Key())
 	}
 }
@@ -183,7 +185,7 @@ func (t *task) undoEach(ctx context.Context, s *record.Sandbox) error {
 		}
 		// A file that stays harms nobody and is replaced by the next ADD: no reason to keep a pod.
 		if err := devices.RemoveInfo(t.conf, a.Attachment); err != nil {
-			t.log.Warn(err.Error())
+			t.log.warn(err.Error())
 		}
 		a.Undone = true
 		t.try(journal.Phase{Phase: journal.Undone, Item: i})
@@ -194,7 +196,7 @@ func (t *task) undoEach(ctx context.Context, s *record.Sandbox) error {
 // try appends a phase whose loss does no more than repeat work.
 func (t *task) try(p journal.Phase) {
 	if err := t.append(p); err != nil {
-		t.log.Warn(err.Error())
+		t.log.warn(err.Error())
 	}
 }
 

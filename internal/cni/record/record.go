@@ -42,8 +42,12 @@ type Body struct {
 	ConfName   string `json:"confName"`
 	CNIVersion string `json:"cniVersion"`
 	// Scratch is the Multus scratch directory that this record was taken over from, "" otherwise.
-	Scratch string    `json:"scratch,omitempty"`
-	Plan    plan.Plan `json:"plan"`
+	// All of such a record was attempted, by Multus: the intent says it, because a kill
+	// after it must not make Weft forget what it took over.
+	Scratch string `json:"scratch,omitempty"`
+	// Taken are the results that were taken over with it, one an attachment; null = none.
+	Taken []json.RawMessage `json:"taken,omitempty"`
+	Plan  plan.Plan         `json:"plan"`
 }
 
 // Attachment is one planned attachment and what has become of it.
@@ -85,7 +89,10 @@ func Decode(st journal.State, boot string) (*Sandbox, error) {
 	}
 	s.Attachments = make([]Attachment, len(s.Body.Plan.Attachments))
 	for i, a := range s.Body.Plan.Attachments {
-		s.Attachments[i] = Attachment{Attachment: a, Attempted: in.Boot != boot}
+		s.Attachments[i] = Attachment{Attachment: a, Attempted: in.Boot != boot || s.Body.Scratch != ""}
+		if i < len(s.Body.Taken) && len(s.Body.Taken[i]) > 0 && string(s.Body.Taken[i]) != "null" {
+			s.Attachments[i].Done, s.Attachments[i].Result = true, s.Body.Taken[i]
+		}
 	}
 	for _, p := range st.Phases {
 		s.apply(p)
@@ -120,6 +127,7 @@ func (a *Attachment) apply(p journal.Phase) {
 		a.Done = false
 	case journal.Undone:
 		a.Undone = true
+	case journal.Started: // of the sandbox, see Groups
 	}
 }
 

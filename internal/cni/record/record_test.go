@@ -47,21 +47,37 @@ func TestDecode(t *testing.T) {
 	}{
 		"nothing attempted": {boot: boot, want: view{Undone: true}},
 		"of another boot":   {boot: "old", want: view{Pending: [2]bool{true, true}}},
-		"attempting": {boot: boot, phases: []journal.Phase{phase(journal.Attempting, 0)},
-			want: view{Pending: [2]bool{true, false}}},
-		"finished": {boot: boot, phases: []journal.Phase{done, phase(journal.Done, 1), phase(journal.Done, journal.WholeCall)},
-			want: view{Pending: [2]bool{true, true}, Result0: `{"a":1}`, Finished: true}},
-		"edited result wins": {boot: boot, phases: []journal.Phase{done, {Phase: journal.Done, Item: 0, Result: json.RawMessage(`{"a":2}`)}},
-			want: view{Pending: [2]bool{true, false}, Result0: `{"a":2}`}},
-		"half undone, twice asked": {boot: boot, phases: []journal.Phase{done, phase(journal.Done, 1), phase(journal.Done, journal.WholeCall),
-			del, phase(journal.Undoing, 1), phase(journal.Undone, 1), phase(journal.Undoing, 0), del},
-			want: view{Pending: [2]bool{true, false}, Result0: `{"a":1}`, Deletes: 2}},
-		"undone by a failed ADD": {boot: boot, phases: []journal.Phase{done, record.UndoPhase(false), phase(journal.Undone, 0)},
-			want: view{Result0: `{"a":1}`, Undone: true}},
-		"undone in an earlier boot": {boot: "old", phases: []journal.Phase{phase(journal.Undone, 0), phase(journal.Undone, 1)},
-			want: view{Undone: true}},
-		"items that are not planned": {boot: boot, phases: []journal.Phase{phase(journal.Attempting, 7), phase(journal.Attempting, -9)},
-			want: view{Undone: true}},
+		"attempting": {
+			boot: boot, phases: []journal.Phase{phase(journal.Attempting, 0)},
+			want: view{Pending: [2]bool{true, false}},
+		},
+		"finished": {
+			boot: boot, phases: []journal.Phase{done, phase(journal.Done, 1), phase(journal.Done, journal.WholeCall)},
+			want: view{Pending: [2]bool{true, true}, Result0: `{"a":1}`, Finished: true},
+		},
+		"edited result wins": {
+			boot: boot, phases: []journal.Phase{done, {Phase: journal.Done, Item: 0, Result: json.RawMessage(`{"a":2}`)}},
+			want: view{Pending: [2]bool{true, false}, Result0: `{"a":2}`},
+		},
+		"half undone, twice asked": {
+			boot: boot, phases: []journal.Phase{
+				done, phase(journal.Done, 1), phase(journal.Done, journal.WholeCall),
+				del, phase(journal.Undoing, 1), phase(journal.Undone, 1), phase(journal.Undoing, 0), del,
+			},
+			want: view{Pending: [2]bool{true, false}, Result0: `{"a":1}`, Deletes: 2},
+		},
+		"undone by a failed ADD": {
+			boot: boot, phases: []journal.Phase{done, record.UndoPhase(false), phase(journal.Undone, 0)},
+			want: view{Result0: `{"a":1}`, Undone: true},
+		},
+		"undone in an earlier boot": {
+			boot: "old", phases: []journal.Phase{phase(journal.Undone, 0), phase(journal.Undone, 1)},
+			want: view{Undone: true},
+		},
+		"items that are not planned": {
+			boot: boot, phases: []journal.Phase{phase(journal.Attempting, 7), phase(journal.Attempting, -9)},
+			want: view{Undone: true},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := record.Decode(state(t, journal.Intent{Key: "c1-eth0", Boot: c.boot}, c.phases...), boot)
@@ -95,4 +111,24 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%d attachments of %d planned", len(s.Attachments), len(s.Body.Plan.Attachments))
 		}
 	})
+}
+
+// TestDecodeTakenOver: what Multus attached counts as attempted from the intent on.
+func TestDecodeTakenOver(t *testing.T) {
+	body, err := json.Marshal(record.Body{
+		Scratch: "/multus", Taken: []json.RawMessage{json.RawMessage(`{"a":1}`), nil},
+		Plan: plan.Plan{Attachments: []plan.Attachment{{IfName: "eth0"}, {IfName: "net1"}, {IfName: "net2"}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := record.Decode(journal.State{Intents: []journal.Intent{{Key: "c1-eth0", Boot: boot, Body: body}}}, boot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{`{"a":1}`, "", ""} {
+		if a := s.Attachments[i]; !a.Pending() || string(a.Result) != want || a.Done != (want != "") {
+			t.Errorf("attachment %d: pending %t, done %t, result %q, want %q", i, a.Pending(), a.Done, a.Result, want)
+		}
+	}
 }
