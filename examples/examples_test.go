@@ -28,7 +28,7 @@ import (
 // pod, interface, network, addresses, then "mtu N" unless it is 1500 and "mac M" when it was
 // asked for; a default route: pod, "default", family, interface and gateway; a network-status
 // entry with gateways: pod, "gateway", interface and gateways; or a probe: network and addresses.
-// The pods' eth0 of the sandbox's own pod network is left out.
+// The pods' eth0 is left out where its network is the usual one, called pods.
 type example struct {
 	name string
 	want string
@@ -202,7 +202,7 @@ func lines(t *testing.T, dir string, r *sandbox.Report) (all []string) {
 	asked := askedMACs(t, dir)
 	for _, p := range r.Pods {
 		id := p.Namespace + "/" + p.Name
-		usual := map[string]bool{} // interfaces of the sandbox's own pod network
+		usual := map[string]bool{} // interfaces of the network called pods
 		for _, i := range p.Interfaces {
 			if usual[i.Name] = i.Network == "pods"; usual[i.Name] {
 				continue
