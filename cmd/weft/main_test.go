@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -72,4 +73,24 @@ func TestScripts(t *testing.T) {
 			},
 		},
 	})
+}
+
+// The examples are right, but for the one that shows what isolation refuses.
+func TestExamplesAreClean(t *testing.T) {
+	dirs, err := filepath.Glob("../../examples/*/")
+	if err != nil || len(dirs) == 0 {
+		t.Fatalf("found no examples: %v", err)
+	}
+	for _, dir := range dirs {
+		want := 0
+		if filepath.Base(dir) == "isolation" {
+			want = 1
+		}
+		for _, command := range []string{"lint", "explain"} {
+			var stdout, stderr strings.Builder
+			if got := run(t.Context(), []string{command, "-f", dir}, &stdout, &stderr); got != want {
+				t.Errorf("%s of %s: exit code %d, want %d\n%s%s", command, dir, got, want, stdout.String(), stderr.String())
+			}
+		}
+	}
 }

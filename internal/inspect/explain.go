@@ -73,15 +73,12 @@ func (e *Explanation) Faulty() bool {
 // binPath, colon-separated directories, is where plugins are looked for; "" = they are not.
 // The error wraps ErrNoPod.
 func (w *World) Explain(ctx context.Context, pod, binPath string) (*Explanation, error) {
-	e := &Explanation{Pods: []PodPlan{}, Problems: slices.Clone(w.findings), Unseen: []string{}}
+	e := &Explanation{Pods: []PodPlan{}, Problems: slices.Clone(w.findings), Unseen: append([]string{}, w.unseen...)}
 	for _, p := range w.problems {
 		e.Problems = append(e.Problems, w.problem(p))
 	}
 	if e.Problems == nil {
 		e.Problems = []Finding{}
-	}
-	if w.standIn {
-		e.Unseen = append(e.Unseen, "the configuration of Weft (none is given): isolation and the like are off, and pod-network stands for the cluster's default network")
 	}
 	for _, p := range w.Set.Pods {
 		if pod != "" && p.Namespace+"/"+p.Name != pod {

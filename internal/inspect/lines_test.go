@@ -92,8 +92,8 @@ func FuzzFiles(f *testing.F) {
 	f.Add([]byte(`{"kind":"Pod"} x`), []byte(`{"type":`))
 	f.Fuzz(func(t *testing.T, manifest, conf []byte) {
 		w := newWorld()
-		w.add("m.yaml", manifest)
-		w.add("w.conf", conf)
+		w.add("m.yaml", manifest, false)
+		w.add("w.conf", conf, true)
 		w.index()
 		w.configure()
 		r := w.Lint(t.Context())

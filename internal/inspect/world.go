@@ -36,8 +36,8 @@ type World struct {
 	subjects map[string]subject
 
 	conf     *netconf.Conf // the first of own that is right, or the stand-in
-	standIn  bool
-	findings []Finding // of the configurations
+	findings []Finding     // of the configurations
+	unseen   []string      // what was taken for them
 }
 
 // confFile is one CNI configuration.
@@ -46,6 +46,7 @@ type confFile struct {
 	data   []byte
 	prefix string // of the fields in data, when the file holds it inside a list
 	name   string
+	inDir  bool // found in a directory, not named itself
 }
 
 // subject is how a field of an object is found in a file.
@@ -59,13 +60,14 @@ type subject struct {
 }
 
 // Load reads files and directories (their *.yaml, *.yml, *.json, *.conf and *.conflist, not
-// those below). conf names one more, of Weft or Multus; "" = none. Errors are about what
+// those below; the configurations of its net.d, though, which weft sandbox takes for
+// confDir). conf names one more, of Weft or Multus; "" = none. Errors are about what
 // cannot be read (wrapping *fs.PathError), and about a conf that is no configuration of
 // Weft or Multus.
 func Load(paths []string, conf string) (*World, error) {
 	w := newWorld()
 	if conf != "" {
-		if err := w.read(conf); err != nil {
+		if err := w.read(conf, false); err != nil {
 			return nil, err
 		}
 		if _, err := netconf.ParseObject(w.text[conf]); err != nil { // meant to be one: what is wrong is a finding
@@ -81,7 +83,7 @@ func Load(paths []string, conf string) (*World, error) {
 			return nil, err
 		}
 		for _, file := range files {
-			if err := w.read(file); err != nil {
+			if err := w.read(file, file != path); err != nil {
 				return nil, err
 			}
 		}
@@ -110,15 +112,16 @@ func expand(path string) ([]string, error) {
 	if !info.IsDir() {
 		return []string{path}, nil
 	}
-	entries, err := os.ReadDir(path)
+	files, err := filesOf(path, ".yaml", ".yml", ".json", ".conf", ".conflist")
 	if err != nil {
-		return nil, fmt.Errorf("read manifests: %w", err)
+		return nil, err
 	}
-	var files []string
-	for _, e := range entries {
-		if slices.Contains([]string{".yaml", ".yml", ".json", ".conf", ".conflist"}, filepath.Ext(e.Name())) && !e.IsDir() {
-			files = append(files, filepath.Join(path, e.Name()))
+	if confDir := filepath.Join(path, "net.d"); isDir(confDir) {
+		more, err := filesOf(confDir, ".json", ".conf", ".conflist")
+		if err != nil {
+			return nil, err
 		}
+		files = append(files, more...)
 	}
 	if len(files) > maxFiles {
 		return nil, fmt.Errorf("read manifests: %s holds %d files, at most %d are read", path, len(files), maxFiles)
@@ -126,7 +129,21 @@ func expand(path string) ([]string, error) {
 	return files, nil
 }
 
-func (w *World) read(file string) error {
+func filesOf(dir string, exts ...string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read manifests: %w", err)
+	}
+	var files []string
+	for _, e := range entries {
+		if slices.Contains(exts, filepath.Ext(e.Name())) && !e.IsDir() {
+			files = append(files, filepath.Join(dir, e.Name()))
+		}
+	}
+	return files, nil
+}
+
+func (w *World) read(file string, inDir bool) error {
 	if _, twice := w.text[file]; twice {
 		return nil
 	}
@@ -139,12 +156,12 @@ func (w *World) read(file string) error {
 	if err != nil {
 		return &fs.PathError{Op: "read", Path: file, Err: hostfiles.Cause(err)}
 	}
-	w.add(file, data)
+	w.add(file, data, inDir)
 	return nil
 }
 
 // add takes one file in by what it holds.
-func (w *World) add(file string, data []byte) {
+func (w *World) add(file string, data []byte, inDir bool) {
 	w.files = append(w.files, file)
 	w.text[file] = data
 	o, err := netconf.ParseObject(data)
@@ -155,7 +172,7 @@ func (w *World) add(file string, data []byte) {
 		w.Set.Add(file, data)
 		return
 	}
-	c := confFile{file: file, data: data}
+	c := confFile{file: file, data: data, inDir: inDir}
 	if err == nil {
 		c.name = text(o, "name")
 		if isOwn(o) {
@@ -236,42 +253,79 @@ func nadObject(ref plan.NADRef) string {
 	return "NetworkAttachmentDefinition " + ref.Namespace + "/" + ref.Name
 }
 
-// standIn is planned with when no configuration of Weft is given.
-const standIn = `{"cniVersion":"1.1.0","name":"weft","type":"weft-cni","delegates":[{"name":"pod-network","type":"` + unseen + `"}]}`
-
 // unseen is the type of a plugin that is not known here.
 const unseen = "unseen"
+
+// standInDelegates stand for the default network where none is configured, standIn for
+// the whole configuration.
+const (
+	standInDelegates = `[{"name":"pod-network","type":"` + unseen + `"}]`
+	standIn          = `{"cniVersion":"1.1.0","name":"weft","type":"weft-cni","delegates":` + standInDelegates + `}`
+)
 
 // configure reads Weft's configurations; the first that is right is planned with.
 func (w *World) configure() {
 	for _, c := range w.own {
-		conf, warnings, err := netconf.Parse(c.data)
-		object := "configuration"
-		for _, f := range fault.All(err) {
-			object = f.Object
-		}
-		if conf != nil {
-			object = confObject(conf)
-		}
-		if _, taken := w.subjects[object]; !taken {
-			w.subjects[object] = subject{file: c.file, text: string(w.text[c.file]), prefix: c.prefix}
-		}
-		w.findings = append(w.findings, w.faults(err)...)
-		for _, warning := range warnings {
-			w.findings = append(w.findings, w.warning(warning))
-		}
-		if w.conf == nil && conf != nil {
-			w.conf = conf
-		}
+		w.configureFrom(c)
 	}
 	if w.conf != nil {
 		return
 	}
+	w.unseen = append(w.unseen, "the configuration of Weft (none is given): isolation and the like are off, and pod-network stands for the cluster's default network")
 	conf, _, err := netconf.Parse([]byte(standIn))
 	if err != nil { // it is a constant
 		conf = netconf.Defaults()
 	}
-	w.conf, w.standIn = conf, true
+	w.conf = conf
+}
+
+func (w *World) configureFrom(c confFile) {
+	conf, warnings, err := netconf.Parse(c.data)
+	object := "configuration"
+	for _, f := range fault.All(err) {
+		object = f.Object
+	}
+	if conf != nil {
+		object = confObject(conf)
+	}
+	if _, taken := w.subjects[object]; !taken {
+		w.subjects[object] = subject{file: c.file, text: string(w.text[c.file]), prefix: c.prefix}
+	}
+	findings := w.faults(err)
+	for _, warning := range warnings {
+		findings = append(findings, w.warning(warning))
+	}
+	completed := false
+	if conf == nil {
+		if conf = withDefault(c.data); conf != nil {
+			completed = true
+			if c.inDir { // as weft sandbox takes it
+				findings[0].Severity = SeverityWarning
+			}
+		}
+	}
+	w.findings = append(w.findings, findings...)
+	if w.conf == nil && conf != nil {
+		w.conf = conf
+		if completed {
+			w.unseen = append(w.unseen, "the default network (the configuration names none): pod-network stands for it")
+		}
+	}
+}
+
+// withDefault is a configuration to which nothing is lacking but a default network, with
+// the stand-in for that; nil when it is not such a one.
+func withDefault(data []byte) *netconf.Conf {
+	o, err := netconf.ParseObject(data)
+	if err != nil || has(o, "delegates") || text(o, "clusterNetwork") != "" {
+		return nil
+	}
+	o.Set("delegates", []byte(standInDelegates))
+	conf, _, err := netconf.Parse(o.Bytes())
+	if err != nil {
+		return nil
+	}
+	return conf
 }
 
 func confObject(c *netconf.Conf) string {
