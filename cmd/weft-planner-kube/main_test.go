@@ -211,7 +211,8 @@ func TestPlanFaults(t *testing.T) {
 		"unauthorized": {kubetest.Fault{Status: 401}, long, 7, "pod default/web: get pod default/web at URL: answer 401 Unauthorized: told to answer so"},
 		"forbidden":    {kubetest.Fault{Status: 403, Resource: "pods"}, long, 7, "pod default/web: get pod default/web at URL: answer 403 Forbidden: told to answer so"},
 		"forbidden NAD": {
-			kubetest.Fault{Status: 403, Resource: "network-attachment-definitions"}, long, 7,
+			kubetest.Fault{Status: 403, Resource: "network-attachment-definitions"},
+			long, 7,
 			"NetworkAttachmentDefinition default/neta: get NetworkAttachmentDefinition default/neta at URL: answer 403 Forbidden",
 		},
 		"no pod":           {kubetest.Fault{Status: 404, Resource: "pods"}, long, 11, "pod default/web: get pod default/web at URL: answer 404 Not-Found"},

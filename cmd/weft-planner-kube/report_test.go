@@ -134,8 +134,10 @@ func TestEvents(t *testing.T) {
 			annotation+`[0]: names the NetworkAttachmentDefinition "default/nowhere", which does not exist`)},
 		"isolation": {"other/netb", nil, event("InvalidNetworks", annotation+
 			`[0]: names a network of namespace "other", and pods of "default" may use only those of their own and of the global namespaces (default)`)},
-		"a failed delegate": {"neta", &wire.Error{Code: 11, Msg: "network default/neta:\nno addresses left", Details: strings.Repeat("x", 4000)},
-			event("FailedAddInterface", "network default/neta: no addresses left; "+strings.Repeat("x", 1024-3-len("network default/neta: no addresses left; "))+"…")},
+		"a failed delegate": {
+			"neta", &wire.Error{Code: 11, Msg: "network default/neta:\nno addresses left", Details: strings.Repeat("x", 4000)},
+			event("FailedAddInterface", "network default/neta: no addresses left; "+strings.Repeat("x", 1024-3-len("network default/neta: no addresses left; "))+"…"),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := kubetest.New(t)

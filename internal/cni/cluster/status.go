@@ -27,55 +27,90 @@ const (
 // Annotate implements planner.Reporter: a patch of pods/status, which lets metadata be
 // changed, and needs no permission to change pods. It is repeated, spaced, until ctx ends.
 func (s *Source) Annotate(ctx context.Context, pod planner.PodRef, annotation string, value func(old string) string) error {
-	object, field := "pod "+pod.Namespace+"/"+pod.Name, "annotation "+annotation
+	field := "annotation " + annotation
 	s.mu.Lock()
 	o := s.pods[plan.NADRef{Namespace: pod.Namespace, Name: pod.Name}]
 	s.mu.Unlock()
-	var refused error // the last answer to a patch
-	unchanged := 0    // refusals of one and the same old value
+	unchanged := 0 // refusals of one and the same old value
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
-		if o == nil || o.Meta.UID != pod.UID {
-			var err error
-			if o, err = s.readPod(ctx, pod.Namespace, pod.Name); err != nil {
-				return err
-			}
-		}
-		if pod.UID != "" && o.Meta.UID != pod.UID {
-			return fault.New(fault.TryLater, object, "metadata.uid", "is %s by now, the sandbox belongs to %s",
-				fault.Quote(o.Meta.UID), fault.Quote(pod.UID))
-		}
-		old, exists := o.Meta.Annotations[annotation]
-		want := value(old)
-		if exists && old == want {
-			return nil
-		}
-		patched, err := s.client.PatchPod(ctx, pod.Namespace, pod.Name, "status", statusPatch(o, annotation, want))
-		if err == nil {
-			s.keep(patched)
-			return nil
-		}
-		refused = err
-		if code := rest.Code(err); code != http.StatusConflict && code != http.StatusUnprocessableEntity {
-			return s.fault(object, field, err)
-		}
-		select {
-		case <-ctx.Done():
-			return s.fault(object, field, late(refused))
-		case <-time.After(wait + rand.N(wait/4)):
-		}
-		if o, err = s.readPod(ctx, pod.Namespace, pod.Name); err != nil {
-			if ctx.Err() != nil {
-				return s.fault(object, field, late(refused))
-			}
+		var err error
+		if o, err = s.same(ctx, pod, o); err != nil {
 			return err
 		}
-		now, still := o.Meta.Annotations[annotation]
-		if now != old || still != exists {
+		refused, err := s.patch(ctx, o, annotation, value)
+		switch {
+		case err != nil:
+			return s.fault(pod.String(), field, err)
+		case refused == nil:
+			return nil
+		case !pause(ctx, wait):
+			return s.fault(pod.String(), field, late(refused))
+		}
+		next, err := s.readPod(ctx, pod.Namespace, pod.Name)
+		switch {
+		case ctx.Err() != nil:
+			return s.fault(pod.String(), field, late(refused))
+		case err != nil:
+			return err
+		}
+		if unchanged++; !equal(o, next, annotation) {
 			unchanged = 0
-		} else if unchanged++; unchanged >= maxRefused && rest.Code(refused) == http.StatusUnprocessableEntity {
-			return s.fault(object, field, refused)
+		}
+		if unchanged >= maxRefused && rest.Code(refused) == http.StatusUnprocessableEntity {
+			return s.fault(pod.String(), field, refused)
+		}
+		o = next
+	}
+}
+
+// same gives o, or what is read when o is not that pod; a fault when neither is.
+func (s *Source) same(ctx context.Context, pod planner.PodRef, o *rest.Object) (*rest.Object, error) {
+	if o == nil || o.Meta.UID != pod.UID {
+		var err error
+		if o, err = s.readPod(ctx, pod.Namespace, pod.Name); err != nil {
+			return nil, err
 		}
 	}
+	if pod.UID != "" && o.Meta.UID != pod.UID {
+		return nil, fault.New(fault.TryLater, pod.String(), "metadata.uid", "is %s by now, the sandbox belongs to %s",
+			fault.Quote(o.Meta.UID), fault.Quote(pod.UID))
+	}
+	return o, nil
+}
+
+// patch sets the annotation of o, if it is to be another. refused says that o is no longer
+// what the server has.
+func (s *Source) patch(ctx context.Context, o *rest.Object, annotation string, value func(string) string) (refused, err error) {
+	old, exists := o.Meta.Annotations[annotation]
+	want := value(old)
+	if exists && old == want {
+		return nil, nil
+	}
+	patched, err := s.client.PatchPod(ctx, o.Meta.Namespace, o.Meta.Name, "status", statusPatch(o, annotation, want))
+	switch code := rest.Code(err); {
+	case err == nil:
+		s.keep(patched)
+		return nil, nil
+	case code == http.StatusConflict || code == http.StatusUnprocessableEntity:
+		return err, nil
+	}
+	return nil, err
+}
+
+// pause waits; false = ctx has ended.
+func pause(ctx context.Context, wait time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(wait + rand.N(wait/4)):
+		return true
+	}
+}
+
+func equal(a, b *rest.Object, annotation string) bool {
+	valueA, inA := a.Meta.Annotations[annotation]
+	valueB, inB := b.Meta.Annotations[annotation]
+	return valueA == valueB && inA == inB
 }
 
 // late says that there was no time for a better answer than err. Its code is then that

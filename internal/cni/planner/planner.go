@@ -182,7 +182,7 @@ func (a *answer) tellWarnings(all []fault.Warning) {
 	}
 	var texts []string
 	for _, w := range all {
-		if w.Object == a.ref().object() {
+		if w.Object == a.ref().String() {
 			texts = append(texts, (&fault.Fault{Field: w.Field, Text: w.Text}).Error())
 		}
 	}

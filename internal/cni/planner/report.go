@@ -18,7 +18,7 @@ import (
 // PodRef names one pod, and not a later one of the same name.
 type PodRef struct{ Namespace, Name, UID string }
 
-func (p PodRef) object() string { return "pod " + p.Namespace + "/" + p.Name }
+func (p PodRef) String() string { return "pod " + p.Namespace + "/" + p.Name }
 
 // Event is what a pod's owner is told.
 type Event struct {

@@ -74,31 +74,17 @@ func (s *Server) misbehave(f Fault, w http.ResponseWriter, r *http.Request) bool
 		f.Before()
 	}
 	if f.Delay > 0 {
-		select {
-		case <-time.After(f.Delay):
-		case <-r.Context().Done():
-		case <-s.hangs:
-		}
+		s.hang(r, time.After(f.Delay))
 	}
 	switch {
 	case f.Hang:
-		select {
-		case <-r.Context().Done():
-		case <-s.hangs:
-		}
+		s.hang(r, nil)
 	case f.Drop:
 		panic(http.ErrAbortHandler)
 	case f.Redirect != "":
 		http.Redirect(w, r, f.Redirect, http.StatusTemporaryRedirect)
 	case f.Status != 0:
-		if f.RetryAfter > 0 {
-			w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfter))
-		}
-		if f.Plain {
-			http.Error(w, fmt.Sprintf("%d page", f.Status), f.Status)
-		} else {
-			writeStatus(w, f.Status, "told to answer so")
-		}
+		f.writeStatus(w)
 	case f.Truncate:
 		w.Header().Set("Content-Length", "100000")
 		_, _ = io.WriteString(w, `{"kind":"Pod","metadata":{`)
@@ -108,6 +94,27 @@ func (s *Server) misbehave(f Fault, w http.ResponseWriter, r *http.Request) bool
 		return false
 	}
 	return true
+}
+
+func (f Fault) writeStatus(w http.ResponseWriter) {
+	if f.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfter))
+	}
+	if f.Plain {
+		http.Error(w, fmt.Sprintf("%d page", f.Status), f.Status)
+		return
+	}
+	_, o := statusObject(f.Status, "told to answer so")
+	write(w, f.Status, o)
+}
+
+// hang waits for the client to go, for the end, or for until.
+func (s *Server) hang(r *http.Request, until <-chan time.Time) {
+	select {
+	case <-until:
+	case <-r.Context().Done():
+	case <-s.hangs:
+	}
 }
 
 // quiet drops what net/http says about connections that tests break on purpose.

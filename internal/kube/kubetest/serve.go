@@ -207,11 +207,6 @@ func statusObject(code int, message string) (int, any) {
 	}
 }
 
-func writeStatus(w http.ResponseWriter, code int, message string) {
-	_, o := statusObject(code, message)
-	write(w, code, o)
-}
-
 func write(w http.ResponseWriter, code int, o any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)

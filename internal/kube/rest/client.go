@@ -67,10 +67,9 @@ func (c *Client) do(ctx context.Context, r call, out any) error {
 	if err != nil {
 		return c.failed(r, nil, err)
 	}
-	renewed := false
-	wait := firstWait
 	var last *Error
-	for {
+	renewed := false
+	for wait := firstWait; ; wait = min(2*wait, lastWait) {
 		err := c.try(ctx, u, r, out)
 		if err == nil {
 			return nil
@@ -83,16 +82,10 @@ func (c *Client) do(ctx context.Context, r call, out any) error {
 			return last
 		}
 		last = err
-		pause := wait + rand.N(wait/4)
-		switch {
-		case err.Status != nil && err.Status.Code == http.StatusUnauthorized && c.cfg.TokenFile != "" && !renewed:
-			renewed = true // the next try reads the file again
-		case r.once || !transient(err):
+		pause, again := c.again(r, err, wait, &renewed)
+		if !again {
 			return err
-		case err.Status != nil && err.Status.RetryAfter > pause:
-			pause = err.Status.RetryAfter
 		}
-		wait = min(2*wait, lastWait)
 		if d, ok := ctx.Deadline(); ok && time.Until(d) < pause {
 			err.Late = true // waiting would only hide the answer
 			return err
@@ -102,6 +95,19 @@ func (c *Client) do(ctx context.Context, r call, out any) error {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// again says whether, and after which pause, r may be sent again.
+func (c *Client) again(r call, err *Error, wait time.Duration, renewed *bool) (time.Duration, bool) {
+	pause := wait + rand.N(wait/4)
+	if err.Status != nil {
+		pause = max(pause, err.Status.RetryAfter)
+	}
+	if Code(err) == http.StatusUnauthorized && c.cfg.TokenFile != "" && !*renewed {
+		*renewed = true // the next try reads the file again
+		return pause, true
+	}
+	return pause, !r.once && transient(err)
 }
 
 // transient says that the same request may succeed a little later.

@@ -52,7 +52,7 @@ type Resource struct {
 	name  string
 }
 
-// The resources that Weft reads.
+// Pods are the pods.
 func Pods() Resource {
 	return Resource{"pod", []string{"api", "v1"}, "pods"}
 }
