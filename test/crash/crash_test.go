@@ -57,17 +57,17 @@ func walks() []walk {
 	}
 	all := []walk{
 		{name: "ADD then DEL", scene: calm, kill: "ADD", after: []string{"DEL"}, every: 1},
-		{name: "ADD then GC", scene: calm, kill: "ADD", after: []string{"GC"}, every: 4},
+		{name: "ADD then GC", scene: calm, kill: "ADD", after: []string{"GC"}, every: 6},
 		{name: "ADD then ADD and DEL", scene: calm, kill: "ADD", after: []string{"ADD", "DEL"}, every: 4},
-		{name: "ADD that undoes then DEL", scene: failing, kill: "ADD", after: []string{"DEL"}, every: 2, from: secondHalf},
-		{name: "ADD over an old one then DEL", scene: calm, before: []string{"ADD", newNetns}, kill: "ADD", after: []string{"DEL"}, every: 4},
+		{name: "ADD that undoes then DEL", scene: failing, kill: "ADD", after: []string{"DEL"}, every: 4, from: secondHalf},
+		{name: "ADD over an old one then DEL", scene: calm, before: []string{"ADD", newNetns}, kill: "ADD", after: []string{"DEL"}, every: 8},
 		{name: "repeated ADD then DEL", scene: calm, before: []string{"ADD"}, kill: "ADD", after: []string{"DEL"}, every: 4},
 		{name: "DEL then DEL", scene: calm, before: []string{"ADD"}, kill: "DEL", after: []string{"DEL"}, every: 2},
-		{name: "DEL then GC", scene: calm, before: []string{"ADD"}, kill: "DEL", after: []string{"GC"}, every: 4},
-		{name: "DEL then ADD and DEL", scene: calm, before: []string{"ADD"}, kill: "DEL", after: []string{"ADD", "DEL"}, every: 4},
+		{name: "DEL then GC", scene: calm, before: []string{"ADD"}, kill: "DEL", after: []string{"GC"}, every: 6},
+		{name: "DEL then ADD and DEL", scene: calm, before: []string{"ADD"}, kill: "DEL", after: []string{"ADD", "DEL"}, every: 6},
 		{name: "DEL that takes over then DEL", scene: calm, before: []string{byMultus}, kill: "DEL", after: []string{"DEL"}, every: 3},
-		{name: "GC then GC", scene: calm, before: []string{"ADD"}, kill: "GC", after: []string{"GC"}, every: 4},
-		{name: "GC then DEL", scene: calm, before: []string{"ADD"}, kill: "GC", after: []string{"DEL"}, every: 4},
+		{name: "GC then GC", scene: calm, before: []string{"ADD"}, kill: "GC", after: []string{"GC"}, every: 8},
+		{name: "GC then DEL", scene: calm, before: []string{"ADD"}, kill: "GC", after: []string{"DEL"}, every: 8},
 	}
 	all = append(all, walk{
 		name: "DEL after a killed ADD then DEL", kill: "DEL", before: []string{killedADD}, after: []string{"DEL"}, every: 4,
@@ -90,10 +90,10 @@ func walks() []walk {
 				"sleep": map[string]any{"ADD": "1m"}, "child": map[string]any{"ADD": "1m"}, "session": kind == "pb",
 			}})
 		}
-		for _, after := range []string{"DEL", "GC"} {
+		for i, after := range []string{"DEL", "GC"} {
 			all = append(all, walk{
 				name: "ADD while " + kind + " sleeps then " + after, scene: asleep, kill: "ADD",
-				after: []string{after}, every: 1, from: lastClone, stall: stall,
+				after: []string{after}, every: 1 + i, from: lastClone, stall: stall,
 			})
 		}
 	}

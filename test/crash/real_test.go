@@ -60,7 +60,7 @@ func TestCrashOfRealPlugins(t *testing.T) {
 		return realPlugins(t, tl, h, fmt.Sprintf("weft%d", bridges.Add(1)))
 	}
 	runWalks(t, tl, []walk{
-		{name: "ADD then DEL", scene: scene, kill: "ADD", after: []string{"DEL"}, every: 4},
+		{name: "ADD then DEL", scene: scene, kill: "ADD", after: []string{"DEL"}, every: 5},
 		{name: "ADD then GC", scene: scene, kill: "ADD", after: []string{"GC"}, every: 10},
 		{name: "ADD then ADD and DEL", scene: scene, kill: "ADD", after: []string{"ADD", "DEL"}, every: 10},
 		{name: "DEL then DEL", scene: scene, before: []string{"ADD"}, kill: "DEL", after: []string{"DEL"}, every: 8},
