@@ -117,11 +117,16 @@ func TestArgs(t *testing.T) {
 		{name: "none given", args: "K8S_POD_UID=", want: strings.Replace(podArgs, "IgnoreUnknown=1", "IgnoreUnknown=true", 1)},
 		{name: "empty value", args: podArgs + ";FOO=", want: podArgs + ";FOO="},
 		{name: "legacy", args: podArgs + ";MAC=x", networks: `[{"name":"neta","mac":"02:00:00:00:00:07","ips":["10.0.0.1/24","fd00::1"]}]`, want: podArgs + ";MAC=02:00:00:00:00:07;IP=10.0.0.1/24,fd00::1"},
+		{name: "legacy, two addresses by capability", networks: `[{"name":"both","ips":["10.0.0.1/24","fd00::1"]}]`, want: podArgs},
+		{name: "legacy, one address by capability", networks: `[{"name":"both","ips":["10.0.0.1/24"]}]`, want: podArgs + ";IP=10.0.0.1/24"},
 		{name: "no pod", args: "A=b;C=d;A=e;", noPod: true, want: "A=e;C=d"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			p := mustPlan(t, world{args: c.args, networks: c.networks, noPod: c.noPod})
+			p := mustPlan(t, world{
+				args: c.args, networks: c.networks, noPod: c.noPod,
+				nads: map[string]string{"default/both": `{"cniVersion":"1.0.0","type":"pb","capabilities":{"ips":true}}`},
+			})
 			if got := p.Attachments[len(p.Attachments)-1].Args; got != c.want {
 				t.Errorf("CNI_ARGS\n got %s\nwant %s", got, c.want)
 			}

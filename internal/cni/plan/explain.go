@@ -293,7 +293,11 @@ func (p *planner) explainArgs(s *slot) {
 	if !p.in.Explain {
 		return
 	}
-	for _, a := range []struct{ name, value, key string }{{"MAC", s.request.MAC, ".mac"}, {"IP", strings.Join(s.request.IPs, ","), ".ips"}} {
+	ips := ""
+	if legacyIPs(s.request, &s.Conf) {
+		ips = strings.Join(s.request.IPs, ",")
+	}
+	for _, a := range []struct{ name, value, key string }{{"MAC", s.request.MAC, ".mac"}, {"IP", ips, ".ips"}} {
 		if a.value != "" {
 			p.decide(s.from, Decision{
 				Subject: SubjectArgs, Value: a.name + "=" + fault.Bound(a.value, 256), Object: p.object, Field: s.from + a.key,

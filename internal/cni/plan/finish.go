@@ -21,7 +21,7 @@ const (
 
 // finish gives every slot its arguments and its edits of the configuration.
 func (p *planner) finish() {
-	common := p.argString(nil)
+	common := p.argString(nil, nil)
 	for i := range p.slots {
 		s := &p.slots[i]
 		if !s.ok {
@@ -29,7 +29,7 @@ func (p *planner) finish() {
 		}
 		s.Args = common
 		if e := s.request; e != nil && (e.MAC != "" || len(e.IPs) > 0) {
-			s.Args = p.argString(e)
+			s.Args = p.argString(e, &s.Conf)
 			p.explainArgs(s)
 		}
 		p.runtimeConfig(s)

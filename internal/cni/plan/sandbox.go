@@ -108,13 +108,15 @@ func staticUID(pod *Pod) string {
 }
 
 // argString is CNI_ARGS for an attachment: the pod's pairs, what else the runtime gave,
-// once, and the legacy pairs of what the attachment asks for.
-func (p *planner) argString(e *selection.Element) string {
+// once, and the legacy pairs of what the attachment of network n asks for. Several
+// addresses go to a plugin that declares the capability that way alone: who reads IP
+// besides (host-local) takes one, and fails on a list.
+func (p *planner) argString(e *selection.Element, n *netconf.Network) string {
 	pairs := p.podArgs()
 	if e != nil && e.MAC != "" {
 		pairs = setPair(pairs, "MAC", e.MAC)
 	}
-	if e != nil && len(e.IPs) > 0 {
+	if e != nil && legacyIPs(e, n) {
 		pairs = setPair(pairs, "IP", strings.Join(e.IPs, ","))
 	}
 	size := 0
@@ -132,6 +134,10 @@ func (p *planner) argString(e *selection.Element) string {
 		b.WriteString(a.value)
 	}
 	return b.String()
+}
+
+func legacyIPs(e *selection.Element, n *netconf.Network) bool {
+	return len(e.IPs) == 1 || len(e.IPs) > 1 && !n.Declares("ips")
 }
 
 // podArgs are the pairs that all attachments get. Without Kubernetes nothing is added.
