@@ -65,8 +65,9 @@ bench: ## measure ADD and DEL against their floor and write docs/performance.md
 	$(GO) run $(MODE) ./test/bench $(BENCHFLAGS)
 
 .PHONY: generate
-generate: ## rewrite what is generated: cmd/*/deps.txt, docs/configuration.md
+generate: ## rewrite what is generated: cmd/*/deps.txt, docs/configuration.md, docs/conformance.md
 	$(GO) run $(MODE) ./build/generate
+	$(GO) test $(MODE) ./test/conformance -run '^TestConformance$$' -update
 
 .PHONY: clean
 clean: ## remove what was built
