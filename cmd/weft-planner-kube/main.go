@@ -15,6 +15,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/planner"
+	"github.com/weftnet/weft/internal/cni/planner/report"
 	"github.com/weftnet/weft/internal/cni/planner/stdio"
 	"github.com/weftnet/weft/internal/cni/wire"
 )
@@ -58,7 +59,8 @@ func main() {
 type sources struct{ byFile map[string]*cluster.Source }
 
 func (s *sources) answer(ctx context.Context, req wire.Request) wire.Response {
-	return planner.Handle(ctx, req, func(conf *netconf.Conf) (planner.Source, error) { return s.open(ctx, conf) })
+	open := func(conf *netconf.Conf) (planner.Source, error) { return s.open(ctx, conf) }
+	return planner.Handle(ctx, req, open, report.Answer)
 }
 
 func (s *sources) open(ctx context.Context, conf *netconf.Conf) (planner.Source, error) {

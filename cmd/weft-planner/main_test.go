@@ -244,7 +244,7 @@ func TestOneSnapshot(t *testing.T) {
 
 func TestReportIsRefused(t *testing.T) {
 	res := newAnswerer()(t.Context(), wire.Request{Verb: wire.VerbReport, Report: &wire.ReportRequest{}})
-	want := wire.Error{Code: 100, Msg: `weft-planner: answers no verb "report": there is nowhere to write to`}
+	want := wire.Error{Code: 100, Msg: `planner: answers no verb "report": there is nowhere to write to`}
 	if res.Error == nil || *res.Error != want {
 		t.Errorf("answer %+v, want %+v", res.Error, want)
 	}

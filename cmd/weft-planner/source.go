@@ -29,13 +29,7 @@ func newAnswerer() func(context.Context, wire.Request) wire.Response {
 		}
 		return src, err
 	}
-	return func(ctx context.Context, req wire.Request) wire.Response {
-		if req.Verb != wire.VerbPlan {
-			return wire.Response{Error: wire.NewError(fault.New(fault.Internal, "weft-planner", "",
-				"answers no verb %s: there is nowhere to write to", fault.Quote(req.Verb)))}
-		}
-		return planner.Handle(ctx, req, open)
-	}
+	return func(ctx context.Context, req wire.Request) wire.Response { return planner.Handle(ctx, req, open, nil) }
 }
 
 // openSource opens the manifests that the conf names.

@@ -7,23 +7,31 @@ import (
 	"context"
 	"time"
 
+	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/wire"
 )
 
-// Handle answers one request of any verb; open gives the source that a conf names, the
-// same one for every request of one ADD. The hands' deadline is kept: a plan has half of
+// Open gives the source that a conf names, the same one for every request of one ADD.
+type Open = func(*netconf.Conf) (Source, error)
+
+// Handle answers one request of any verb. Reports go to report, which is nil for a
+// planner that has nowhere to write to. The hands' deadline is kept: a plan has half of
 // what is left of it, since the delegates are still to run, a report nearly all. An
 // answer that says what is wrong is worth more than none in time.
-func Handle(ctx context.Context, req wire.Request, open func(*netconf.Conf) (Source, error)) wire.Response {
+func Handle(ctx context.Context, req wire.Request, open Open, report func(context.Context, wire.ReportRequest, Open) wire.Response) wire.Response {
 	left := time.Duration(req.TimeoutMS) * time.Millisecond
 	if left <= 0 {
 		left = netconf.DefaultTimeout
 	}
 	if req.Verb == wire.VerbReport {
+		if report == nil {
+			return wire.Response{Error: wire.NewError(fault.New(fault.Internal, "planner", "",
+				"answers no verb %s: there is nowhere to write to", fault.Quote(req.Verb)))}
+		}
 		ctx, cancel := context.WithTimeout(ctx, left-left/20)
 		defer cancel()
-		return Report(ctx, *req.Report, open)
+		return report(ctx, *req.Report, open)
 	}
 	ctx, cancel := context.WithTimeout(ctx, left/2)
 	defer cancel()

@@ -1,18 +1,17 @@
 // Copyright The Weft Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package planner answers the hands' requests out of a source of pods and
+// Package planner answers the hands' plan requests out of a source of pods and
 // NetworkAttachmentDefinitions: what the one-shot planners and the agent have in common.
 //
 // Invariants: it keeps nothing between two requests; it reads no file of the host,
 // but asks the hands for those that the plan needs; every answer is a plan, a list
-// of needs, "done" or an error with a CNI code; network-status keeps what other writers
-// put there; a fault of the pod's owner is told by one event.
+// of needs or an error with a CNI code; a fault of the pod's owner is told by one event.
 //
 // It does not know where the source has its objects from, and decides nothing
 // about networks: that is plan.
 //
-// Implements: architecture 4.2 (verbs plan, report), 4.4 (network-status).
+// Implements: architecture 4.2 (verb plan).
 package planner
 
 import (
@@ -171,7 +170,7 @@ func (a *answer) tellFault(e *wire.Error) {
 	if a.noNAD {
 		reason = ReasonNoNetwork
 	}
-	r.Tell(a.ref(), Event{reason, message(e)})
+	r.Tell(a.ref(), Event{reason, Message(e)})
 }
 
 // tellWarnings tells the pod's owner what is odd about what the pod asks for.

@@ -1,7 +1,7 @@
 // Copyright The Weft Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package planner
+package report
 
 import (
 	"context"
@@ -15,24 +15,25 @@ import (
 	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/netstatus"
 	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/cni/planner"
 	"github.com/weftnet/weft/internal/cni/wire"
 )
 
 // reporter is a source that remembers what it is told.
 type reporter struct {
-	source
+	planner.Source
 	annotation *string // of the pod
-	told       *[]Event
+	told       *[]planner.Event
 	deadline   *time.Duration
 	err        error
 }
 
-func newReporter(src source) reporter {
-	return reporter{source: src, annotation: new(string), told: new([]Event), deadline: new(time.Duration)}
+func newReporter() reporter {
+	return reporter{annotation: new(string), told: new([]planner.Event), deadline: new(time.Duration)}
 }
 
-func (r reporter) Annotate(ctx context.Context, pod PodRef, annotation string, value func(string) string) error {
-	if pod != (PodRef{"default", "web", "u1"}) || annotation != plan.StatusAnnotation {
+func (r reporter) Annotate(ctx context.Context, pod planner.PodRef, annotation string, value func(string) string) error {
+	if pod != (planner.PodRef{Namespace: "default", Name: "web", UID: "u1"}) || annotation != plan.StatusAnnotation {
 		return fault.New(fault.Internal, "test", "", "annotates %s of %+v", annotation, pod)
 	}
 	if d, ok := ctx.Deadline(); ok {
@@ -42,9 +43,9 @@ func (r reporter) Annotate(ctx context.Context, pod PodRef, annotation string, v
 	return r.err
 }
 
-func (r reporter) Tell(_ PodRef, e Event) { *r.told = append(*r.told, e) }
+func (r reporter) Tell(_ planner.PodRef, e planner.Event) { *r.told = append(*r.told, e) }
 
-func (r reporter) open(*netconf.Conf) (Source, error) { return r, nil }
+func (r reporter) open(*netconf.Conf) (planner.Source, error) { return r, nil }
 
 var made = []wire.ReportAttachment{
 	{Network: "defnet", IfName: "eth0", Default: true, CNIVersion: "1.0.0", Result: []byte(
@@ -72,13 +73,13 @@ const ownStatus = `[
 
 func report1(errorOf *wire.Error, attachments ...wire.ReportAttachment) wire.Request {
 	return wire.Request{Verb: wire.VerbReport, TimeoutMS: 10_000, Report: &wire.ReportRequest{
-		Conf: []byte(testConf), PodNamespace: "default", PodName: "web", PodUID: "u1", Attachments: attachments, Error: errorOf,
+		Conf: []byte(`{"cniVersion":"1.0.0","name":"m","type":"weft-cni","delegates":[{"cniVersion":"1.0.0","name":"defnet","type":"pa"}]}`), PodNamespace: "default", PodName: "web", PodUID: "u1", Attachments: attachments, Error: errorOf,
 	}}
 }
 
 func TestReport(t *testing.T) {
-	r := newReporter(source{})
-	if d := cmp.Diff(wire.Response{Done: true}, Handle(t.Context(), report1(nil, made...), r.open)); d != "" {
+	r := newReporter()
+	if d := cmp.Diff(wire.Response{Done: true}, planner.Handle(t.Context(), report1(nil, made...), r.open, Answer)); d != "" {
 		t.Fatal(d)
 	}
 	if d := cmp.Diff(ownStatus, *r.annotation); d != "" {
@@ -87,10 +88,10 @@ func TestReport(t *testing.T) {
 	if *r.deadline < 5*time.Second || *r.deadline > 9500*time.Millisecond || len(*r.told) != 0 {
 		t.Errorf("had %v, told %+v", *r.deadline, *r.told)
 	}
-	if res := Handle(t.Context(), report1(&wire.Error{Code: 7, Msg: "a\nb", Details: "c"}), r.open); !res.Done {
+	if res := planner.Handle(t.Context(), report1(&wire.Error{Code: 7, Msg: "a\nb", Details: "c"}), r.open, Answer); !res.Done {
 		t.Errorf("answer %+v", res.Error)
 	}
-	if d := cmp.Diff([]Event{{"FailedAddInterface", "a b; c"}}, *r.told); d != "" {
+	if d := cmp.Diff([]planner.Event{{Reason: "FailedAddInterface", Message: "a b; c"}}, *r.told); d != "" {
 		t.Error(d)
 	}
 }
@@ -102,26 +103,29 @@ func TestReportRefusals(t *testing.T) {
 	nobody.Report.PodName = ""
 	noConf := report1(nil)
 	noConf.Report.Conf = nil
-	later := newReporter(source{})
+	later := newReporter()
 	later.err = fault.New(fault.TryLater, "pod default/web", "", "is gone")
 	for name, c := range map[string]struct {
 		req  wire.Request
-		src  Source
+		src  planner.Source
 		code fault.Code
 		msg  string // "" = whatever it says
 	}{
-		"a result of another world": {report1(nil, broken), newReporter(source{}), fault.Result, ""},
-		"no pod":                    {nobody, newReporter(source{}), fault.Internal, "report: names no pod"},
-		"no conf":                   {noConf, newReporter(source{}), fault.Config, ""},
-		"a source of plans only":    {report1(nil), source{}, fault.Internal, "configuration m: names a source that takes no reports"},
+		"a result of another world": {report1(nil, broken), newReporter(), fault.Result, ""},
+		"no pod":                    {nobody, newReporter(), fault.Internal, "report: names no pod"},
+		"no conf":                   {noConf, newReporter(), fault.Config, ""},
+		"a source of plans only":    {report1(nil), plansOnly{}, fault.Internal, "configuration m: names a source that takes no reports"},
 		"a write that fails":        {report1(nil, made...), later, fault.TryLater, "pod default/web: is gone"},
 	} {
-		res := Handle(t.Context(), c.req, func(*netconf.Conf) (Source, error) { return c.src, nil })
+		res := planner.Handle(t.Context(), c.req, func(*netconf.Conf) (planner.Source, error) { return c.src, nil }, Answer)
 		if res.Done || res.Error == nil || res.Error.Code != uint(c.code) || c.msg != "" && res.Error.Msg != c.msg {
 			t.Errorf("%s: answer %+v", name, res.Error)
 		}
 	}
 }
+
+// plansOnly is a source that takes no reports.
+type plansOnly struct{ planner.Source }
 
 // TestMergeStatus: what stays of the annotation that is there.
 func TestMergeStatus(t *testing.T) {
@@ -160,41 +164,5 @@ func TestMergeStatus(t *testing.T) {
 		if again := mergeStatus(got, attachments, own); again != got {
 			t.Errorf("%s: a second merge gives %s", name, again)
 		}
-	}
-}
-
-// TestAnswerTells: faults and oddities of the pod are told to its owner, others are not.
-func TestAnswerTells(t *testing.T) {
-	neta := map[plan.NADRef]plan.NAD{{Namespace: "default", Name: "neta"}: {Found: true, Config: `{"cniVersion":"1.0.0","type":"pb"}`}}
-	for name, c := range map[string]struct {
-		src    source
-		reason string // "" = nothing is told
-	}{
-		"all is well":   {source{pods: networks("u1", "neta"), nads: neta}, ""},
-		"no NAD":        {source{pods: networks("u1", "netz")}, "NoNetworkFound"},
-		"no annotation": {source{pods: networks("u1", "{}")}, "InvalidNetworks"},
-		"odd":           {source{pods: networks("u1", `[{"name":"neta","x":1}]`), nads: neta}, "QuestionableNetworks"},
-		"another pod":   {source{pods: networks("u2", "neta"), nads: neta}, ""},
-		"no pod":        {source{}, ""},
-		"a source away": {source{pods: networks("u1", "neta"), nadErr: fault.New(fault.TryLater, "x", "", "y")}, ""},
-	} {
-		r := newReporter(c.src)
-		req := request(webArgs)
-		res := Handle(t.Context(), wire.Request{Verb: wire.VerbPlan, Plan: &req}, r.open)
-		if res.Report != (res.Plan != nil) {
-			t.Errorf("%s: wants a report: %v", name, res.Report)
-		}
-		var reason string
-		if len(*r.told) == 1 {
-			reason = (*r.told)[0].Reason
-		}
-		if reason != c.reason || len(*r.told) > 1 {
-			t.Errorf("%s: told %+v, want %q", name, *r.told, c.reason)
-		}
-	}
-	r := newReporter(source{})
-	req := request("FOO=bar") // no pod of Kubernetes: nobody to report to
-	if res := Handle(t.Context(), wire.Request{Verb: wire.VerbPlan, Plan: &req}, r.open); res.Plan == nil || res.Report {
-		t.Errorf("answer %+v", res)
 	}
 }

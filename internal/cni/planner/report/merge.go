@@ -1,7 +1,7 @@
 // Copyright The Weft Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package planner
+package report
 
 import (
 	"bytes"
