@@ -251,6 +251,24 @@ func TestSweepAfterAReboot(t *testing.T) {
 	r.wantClean()
 }
 
+// GC sweeps as well, on a node where it is the only call that comes.
+func TestGCSweeps(t *testing.T) {
+	r := newRig(t)
+	r.conf["cniVersion"] = "1.1.0"
+	r.nad("default", "neta", r.delegate("pb", "cniVersion", "1.0.0", "fail", map[string]any{"DEL": map[string]any{"code": 5, "msg": "no", "times": 3}}))
+	r.pod(networks, "neta")
+	r.ok("ADD")
+	r.fails(5, "no", "DEL")
+	r.fails(5, "no", "DEL")
+	r.ok("DEL") // gives up: the sweep's from here on
+	r.conf["cni.dev/valid-attachments"] = []any{map[string]any{"containerID": "cid1", "ifname": "eth0"}}
+	r.await("the record is undone", func() bool {
+		r.ok("GC")
+		return len(r.files(filepath.Join(r.state, "attachments"))) == 0
+	})
+	r.wantClean()
+}
+
 // rewriteBoot makes the record and the state directory those of an earlier boot: the
 // intent alone, since phases may be lost with the power.
 func rewriteBoot(t *testing.T, r *rig, boot string) {

@@ -54,6 +54,7 @@ func (h *hands) gc(ctx context.Context) ([]byte, error) {
 		}
 	}
 	faults := []error{h.gcRecords(ctx, valid, nets), h.gcScratch(ctx)}
+	h.sweepSome(ctx)
 	faults = append(faults, h.gcNetworks(ctx, nets))
 	return nil, errors.Join(faults...)
 }

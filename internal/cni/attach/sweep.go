@@ -5,7 +5,6 @@ package attach
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/weftnet/weft/internal/cni/record"
@@ -32,6 +31,9 @@ func (h *hands) sweepSome(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if key == h.key() && h.req.command != "GC" {
+			continue // this call holds it
+		}
 		h.note(h.sweep.Retry(key)) // first: a crash in the work must not make it due at once
 		if err := h.sweepOne(ctx, key); err != nil {
 			h.log.debug("sweep: " + err.Error())
@@ -44,9 +46,6 @@ func (h *hands) sweepSome(ctx context.Context) {
 // sweepOne undoes one record. A record that lives again (same key, this boot,
 // finished) is no business of the sweep.
 func (h *hands) sweepOne(ctx context.Context, key journal.Key) error {
-	if key == h.key() {
-		return errors.New("sandbox " + string(key) + " is this call's own")
-	}
 	rec, err := h.takeIdle(ctx, key, idleProbe)
 	if err != nil || rec == nil {
 		return err
