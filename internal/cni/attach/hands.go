@@ -210,15 +210,26 @@ func (h *hands) endAbandoned(ctx context.Context, key journal.Key) error {
 
 // lane waits for the right to run delegates.
 func (h *hands) lane(ctx context.Context, urgent bool) (*os.File, error) {
+	file, err := h.takeLane(ctx, urgent)
+	switch {
+	case err == nil:
+		return file, nil
+	case errors.Is(err, lanes.ErrBusy):
+		return nil, fault.New(fault.TryLater, "delegateLimit", "", "no lane became free in time: %v", err)
+	case urgent:
+		// A full disk must not keep a pod from being deleted: then there is no limit.
+		h.log.warn("delegateLimit: " + err.Error())
+		return os.Open(os.DevNull)
+	}
+	return nil, &fault.Fault{Code: fault.State, Object: "stateDir " + h.conf.StateDir, Text: err.Error(), Err: err}
+}
+
+func (h *hands) takeLane(ctx context.Context, urgent bool) (*os.File, error) {
 	l, err := lanes.Open(h.conf.StateDir, h.conf.DelegateLimit)
 	if err != nil {
-		return nil, &fault.Fault{Code: fault.State, Object: "stateDir " + h.conf.StateDir, Text: err.Error(), Err: err}
+		return nil, err
 	}
-	file, err := l.Take(ctx, urgent)
-	if err != nil && ctx.Err() != nil {
-		return nil, fault.New(fault.TryLater, "delegateLimit", "", "no lane became free in time: %v", err)
-	}
-	return file, err
+	return l.Take(ctx, urgent)
 }
 
 // netnsID identifies a network namespace file, "" when there is none.

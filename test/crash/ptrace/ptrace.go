@@ -6,10 +6,11 @@
 // Package ptrace runs a program, numbers the system calls that it enters and kills it at
 // the entry of a chosen one, so that this call does not happen and every call before it
 // did. The crash suite walks a kill through a whole run of weft-cni with it (architecture
-// 4.3 and 5).
+// 4.3 and 5). Or it answers a chosen call with an error instead of carrying it out, as a
+// disk does that is full.
 //
-// It owns: the list of calls that count (calls.go), the numbering, the kill. It must not
-// know what the program is about.
+// It owns: the list of calls that count (calls.go), the numbering, the kill, the error. It
+// must not know what the program is about.
 //
 // Why not "strace --inject": that numbers the calls of every thread by itself, and a Go
 // program moves between threads as it likes, so that "the 17th call" would be another one
@@ -50,6 +51,9 @@ type Command struct {
 
 	// KillAt kills at the entry of the call of this number, counted from 1. 0 = never.
 	KillAt int
+	// Fail is asked about every call that counts, at its entry; the call that it gives an
+	// error for is not carried out, and gives the program that error. nil = none fails.
+	Fail func(Call) syscall.Errno
 	// Stall kills when no call that counts was entered for so long. 0 = never.
 	Stall time.Duration
 }
@@ -58,8 +62,11 @@ type Command struct {
 type Call struct {
 	Name string
 	// Path is the file that the call names, "" when it names none. Only the call that was
-	// killed has it.
+	// killed has it, and those that Fail is asked about: there it is also the file of the
+	// descriptor that write, pwrite64, fsync and the like come with.
 	Path string
+	// Flags are those of openat, when Fail is asked about it.
+	Flags uint64
 }
 
 func (c Call) String() string { return strings.TrimSpace(c.Name + " " + c.Path) }
@@ -117,6 +124,7 @@ type tracer struct {
 	known   map[int]bool    // threads that have stopped before
 	looking map[int]bool    // threads that are opening a file of /proc
 	proc    map[uint64]bool // descriptors of /proc
+	failing map[int]syscall.Errno
 	stall   *time.Timer
 	out     Outcome
 }
@@ -131,7 +139,7 @@ func run(ctx context.Context, c Command) (Outcome, error) {
 	defer p.Release()
 	t := &tracer{
 		Command: c, process: p, known: map[int]bool{p.Pid: true},
-		looking: map[int]bool{}, proc: map[uint64]bool{},
+		looking: map[int]bool{}, proc: map[uint64]bool{}, failing: map[int]syscall.Errno{},
 	}
 	defer context.AfterFunc(ctx, t.kill)()
 	if c.Stall > 0 {
@@ -251,6 +259,10 @@ func (t *tracer) syscall(id int) error {
 		return fmt.Errorf("read system call: %w", errno)
 	case info.Op == unix.PTRACE_SYSCALL_INFO_ENTRY:
 		return t.entered(id, info)
+	case info.Op == unix.PTRACE_SYSCALL_INFO_EXIT && t.failing[id] != 0:
+		errno := t.failing[id]
+		delete(t.failing, id)
+		return setResult(id, errno)
 	case info.Op == unix.PTRACE_SYSCALL_INFO_EXIT && t.looking[id]:
 		delete(t.looking, id)
 		if result := int64(info.Number); result >= 0 {
@@ -281,7 +293,34 @@ func (t *tracer) entered(id int, info syscallInfo) error {
 		}
 	}
 	t.out.Calls = append(t.out.Calls, call)
-	return nil
+	if t.Fail == nil || t.out.Killed {
+		return nil
+	}
+	call.Path = t.file(id, c, info)
+	if info.Number == unix.SYS_OPENAT {
+		call.Flags = info.Args[2]
+	}
+	errno := t.Fail(call)
+	if errno == 0 {
+		return nil
+	}
+	t.failing[id] = errno
+	return skip(id)
+}
+
+// file is the file that a call is about, "" when it is about none.
+func (t *tracer) file(id int, c call, info syscallInfo) string {
+	if c.path >= 0 {
+		return readString(id, uintptr(info.Args[c.path]))
+	}
+	switch info.Number {
+	case unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_PWRITE64, unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE:
+		path, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", t.process.Pid, info.Args[0]))
+		if err == nil {
+			return path
+		}
+	}
+	return ""
 }
 
 // looks tells the opening, reading and closing of files of /proc, and remembers which

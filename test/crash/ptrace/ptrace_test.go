@@ -315,6 +315,35 @@ func TestLeavesOtherChildrenAlone(t *testing.T) {
 	all.Wait()
 }
 
+// TestFailedCallIsNotCarriedOut: the program is told the error, and goes on.
+func TestFailedCallIsNotCarriedOut(t *testing.T) {
+	need(t)
+	dir := t.TempDir()
+	c := command(t, steps, dir)
+	made := 0
+	c.Fail = func(call ptrace.Call) syscall.Errno {
+		if !isMkdir(call) {
+			return 0
+		}
+		if want := filepath.Join(dir, strconv.Itoa(made)); call.Path != want {
+			t.Errorf("mkdir of %q, want %q", call.Path, want)
+		}
+		if made++; made == 3 {
+			return syscall.ENOSPC
+		}
+		return 0
+	}
+	out := run(t, c)
+	if out.Killed || !out.Status.Exited() || out.Status.ExitStatus() == 0 {
+		t.Errorf("status %#x, want an exit status of the program's own that is not 0", uint32(out.Status))
+	}
+	for i := range dirs {
+		if got := exists(t, filepath.Join(dir, strconv.Itoa(i))); got != (i != 2) {
+			t.Errorf("directory %d is there: %t", i, got)
+		}
+	}
+}
+
 func TestContextEndsTheRun(t *testing.T) {
 	need(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
