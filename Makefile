@@ -38,8 +38,9 @@ build: ## build bin/weft, and into bin/cni weft-cni, both planners and the stand
 	cd build/plugins && $(BUILD) -o ../../$(BIN)/cni/ tool
 	@cp -f $(BIN)/weft-cni $(BIN)/weft-planner $(BIN)/weft-planner-kube $(BIN)/cni/
 
+# Building first fetches what the tests build for themselves, in namespaces without a network.
 .PHONY: test
-test: ## run every test, then every fuzz target for FUZZTIME (2s)
+test: build ## run every test, then every fuzz target for FUZZTIME (2s)
 	$(GO) run $(MODE) ./build/gotest $(MODE) $(RACE) -timeout 10m $(PKGS)
 	$(GO) run $(MODE) ./build/fuzz -time $(FUZZTIME)
 
