@@ -41,7 +41,7 @@ build: ## build bin/weft, and into bin/cni weft-cni, both planners and the stand
 # Building first fetches what the tests build for themselves, in namespaces without a network.
 .PHONY: test
 test: build ## run every test, then every fuzz target for FUZZTIME (2s)
-	$(GO) run $(MODE) ./build/gotest $(MODE) $(RACE) -timeout 10m $(PKGS)
+	$(GO) run $(MODE) ./build/gotest $(MODE) $(RACE) -timeout 20m $(PKGS)
 	$(GO) run $(MODE) ./build/fuzz -time $(FUZZTIME)
 
 .PHONY: fuzz
