@@ -21,7 +21,7 @@ func (w warning) Error() string { return string(w) }
 // them joined, each with the key; warnings come with a usable Conf and with faults
 // alike. b must not change afterwards.
 func Parse(b []byte) (*Conf, []fault.Warning, error) {
-	p := parser{object: "configuration"}
+	p := parser{Parser: &Parser{}, object: "configuration"}
 	o := p.whole(b, "")
 	if o == nil {
 		return nil, nil, errors.Join(p.faults...)
@@ -78,7 +78,9 @@ func (r *reader) known(o *Object) map[string]json.RawMessage {
 	for i, f := range table {
 		names[i] = f.Name
 	}
-	return Known(o, names, func(key, text string) { r.warn(key, "%s", text) })
+	values := make(map[string]json.RawMessage, len(names))
+	Known(values, o, names, func(key, text string) { r.warn(key, "%s", text) })
+	return values
 }
 
 func (r *reader) delegates(raw json.RawMessage) {
@@ -92,7 +94,7 @@ func (r *reader) delegates(raw json.RawMessage) {
 		return
 	}
 	for i, e := range elements {
-		p := parser{object: r.object}
+		p := parser{Parser: &Parser{}, object: r.object}
 		n := p.network(e)
 		r.faults = append(r.faults, Within(fmt.Sprintf("delegates[%d]", i), p.faults...)...)
 		r.conf.Delegates = append(r.conf.Delegates, n)

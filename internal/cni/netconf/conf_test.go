@@ -6,6 +6,8 @@ package netconf_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -192,6 +194,38 @@ func TestParseNetwork(t *testing.T) {
 	}
 }
 
+// One Parser reads as a new one for each does, whatever it read before, and what it gave stays.
+func TestParserIsUsedAgain(t *testing.T) {
+	texts := []string{
+		`{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"pa","capabilities":{"ips":true,"mac":null,"ips":false}},{"type":"pb","args":{"cni":{}}}]}`,
+		`{"type":"pb","capabilities":{"\u0069ps":true}}`,
+		`{"type":`,
+		`{"plugins":[{"type":"pa","capabilities":{"mac":"yes"}},{"type":"p\u0061"}]}`,
+		`{"cniVersion":"0.4.0","type":"pa","capabilities":null}`,
+		`{"name":"n"}`,
+		`{"plugins":[{"type":"pc","capabilities":{}}, {"type":"pa"},{"type":"pa","x":1} ]}`,
+	}
+	var p netconf.Parser
+	var got, want []netconf.Network
+	for _, text := range slices.Concat(texts, texts) {
+		n, err := p.Network([]byte(text), "file x")
+		fresh, freshErr := netconf.ParseNetwork([]byte(text), "file x")
+		if fmt.Sprint(err) != fmt.Sprint(freshErr) {
+			t.Errorf("%s\n got %v\nwant %v", text, err, freshErr)
+		}
+		got, want = append(got, n), append(want, fresh)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("networks (-want +got):\n%s", diff)
+	}
+	if caps := got[0].Plugins[0].Capabilities; caps["ips"] || len(caps) != 2 {
+		t.Errorf("of a key written twice the last counts, got %v", caps)
+	}
+	if !got[1].Declares("ips") || got[3].Plugins[1].Type != "pa" {
+		t.Errorf("escapes: %+v", got)
+	}
+}
+
 func TestNetworkFaults(t *testing.T) {
 	for text, want := range map[string]string{
 		"{}":             "file x: has neither type nor plugins",
@@ -249,7 +283,7 @@ func FuzzNetwork(f *testing.F) {
 	for _, s := range []string{
 		`{"cniVersion":"1.0.0","type":"pb"}`, `{"cniVersion":"1.0.0","type":"pb","args":"str"}`, `{"plugins":[]}`, `{"plugins":[{}]}`,
 		`{"cniVersions":["1.0.0"],"name":"n","plugins":[{"type":"a","capabilities":{"x":true},"args":{"cni":{"a":9}}}],"disableGC":"TRUE"}`,
-		`{"type":"../../bin/sh"}`, `{bad`, "null", "",
+		`{"type":"../../bin/sh"}`, `{bad`, "null", "", `{"type":"a","capabilities":{"x":null,"\\u0078":true}}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -265,6 +299,17 @@ func FuzzNetwork(f *testing.F) {
 		for _, p := range n.Plugins {
 			if strings.ContainsAny(p.Type, "/\x00") || p.Type == "" || p.Type == "." || p.Type == ".." || !json.Valid(p.Conf) || !strings.Contains(string(b), string(p.Conf)) {
 				t.Errorf("accepted plugin %q %s", p.Type, p.Conf)
+			}
+			var keys map[string]json.RawMessage
+			var want map[string]bool
+			if err := json.Unmarshal(p.Conf, &keys); err != nil {
+				t.Fatal(err)
+			}
+			if raw, ok := keys["capabilities"]; ok && json.Unmarshal(raw, &want) != nil {
+				t.Errorf("accepted capabilities %s", raw)
+			}
+			if diff := cmp.Diff(want, p.Capabilities); diff != "" {
+				t.Errorf("capabilities of %s (-want +got):\n%s", p.Conf, diff)
 			}
 		}
 	})

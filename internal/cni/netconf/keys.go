@@ -202,20 +202,21 @@ func texts(at func(*Conf) *[]string) func(*Conf, json.RawMessage) error {
 
 // Strings reads an array of strings, none of them null.
 func Strings(raw json.RawMessage) ([]string, error) {
-	elements, err := elementsOf(raw)
-	if err != nil {
+	if err := checkArray(raw); err != nil {
 		return nil, err
 	}
-	list := make([]string, 0, len(elements))
-	for i, e := range elements {
-		s, err := Decode[*string](e, "a string")
-		if err == nil && s == nil {
+	list := []string{}
+	for i := skipSpace(raw, 1); raw[i] != ']'; {
+		end := skipValue(raw, i)
+		s, err := Decode[string](raw[i:end], "a string")
+		if err == nil && IsNull(raw[i:end]) {
 			err = errors.New("is null, a string is needed")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("[%d] %w", i, err)
+			return nil, fmt.Errorf("[%d] %w", len(list), err)
 		}
-		list = append(list, *s)
+		list = append(list, s)
+		i = skipComma(raw, end)
 	}
 	return list, nil
 }
@@ -280,7 +281,7 @@ func setLogLevel(c *Conf, raw json.RawMessage) error {
 }
 
 func setLogOptions(c *Conf, raw json.RawMessage) error {
-	o, err := objectOf(raw)
+	o, err := Inner(raw)
 	if err != nil {
 		return err
 	}

@@ -4,10 +4,11 @@
 package netconf
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/weftnet/weft/internal/cni/fault"
@@ -25,15 +26,44 @@ var ErrNoPlugins = errors.New("neither type nor plugins")
 // it, for the faults, which are *fault.Fault of code 7, joined. Name and CNIVersion are ""
 // when they are not written. b must not change afterwards.
 func ParseNetwork(b []byte, object string) (Network, error) {
-	p := parser{object: object}
-	n := p.network(b)
-	return n, errors.Join(p.faults...)
+	var p Parser
+	return p.Network(b, object)
+}
+
+// Parser reads many networks in a row: it uses its memory again, and its strings. The zero
+// value is ready.
+type Parser struct {
+	conf, inList, inner Object
+	words               map[string]string // by their JSON
+}
+
+// Network is ParseNetwork.
+func (p *Parser) Network(b []byte, object string) (Network, error) {
+	one := parser{Parser: p, object: object}
+	n := one.network(b)
+	return n, errors.Join(one.faults...)
+}
+
+// word is Decode of a string that others are likely to repeat: the networks of one pod
+// have much in common.
+func (p *Parser) word(raw json.RawMessage) (string, error) {
+	if known, ok := p.words[string(raw)]; ok {
+		return known, nil
+	}
+	s, err := Decode[string](raw, "a string")
+	if err == nil {
+		if p.words == nil {
+			p.words = map[string]string{}
+		}
+		p.words[string(raw)] = s
+	}
+	return s, err
 }
 
 // ParseFile is ParseNetwork for a file with the plugins of its sub-directory, which
 // are appended to a list unless it has loadOnlyInlinedPlugins.
 func ParseFile(b []byte, chained [][]byte, object string) (Network, error) {
-	p := parser{object: object}
+	p := parser{Parser: &Parser{}, object: object}
 	n := p.network(b)
 	err := errors.Join(p.faults...)
 	if !p.list || n.LoadOnlyInlinedPlugins || len(chained) == 0 || err != nil && !errors.Is(err, ErrNoPlugins) {
@@ -46,12 +76,12 @@ func ParseFile(b []byte, chained [][]byte, object string) (Network, error) {
 
 // ParseChained reads plugin objects that stand in files of their own.
 func ParseChained(chained [][]byte, object string) ([]Plugin, error) {
-	p := parser{object: object}
+	p := parser{Parser: &Parser{}, object: object}
 	plugins := make([]Plugin, 0, len(chained))
 	for i, b := range chained {
-		field := fmt.Sprintf("chained plugins[%d]", i)
-		if o := p.whole(b, field); o != nil {
-			plugins = append(plugins, p.plugin(o, field+"."))
+		at := element{"chained plugins", i}
+		if o := p.whole(b, at.key("")); o != nil {
+			plugins = append(plugins, p.plugin(o, at))
 		}
 	}
 	return plugins, errors.Join(p.faults...)
@@ -59,6 +89,7 @@ func ParseChained(chained [][]byte, object string) ([]Plugin, error) {
 
 // parser collects the faults of one configuration.
 type parser struct {
+	*Parser
 	object string
 	list   bool // the form of what was read: plugins of a sub-directory may join a list
 	faults []error
@@ -74,12 +105,15 @@ func (p *parser) whole(b []byte, field string) *Object {
 		p.fault(field, "is larger than %d bytes", MaxBytes)
 		return nil
 	}
-	o, err := ParseObject(b)
+	err := CheckJSON(b)
+	if err == nil {
+		err = p.conf.Reset(bytes.TrimSpace(b))
+	}
 	if err != nil {
 		p.fault(field, "%w", err)
 		return nil
 	}
-	return o
+	return &p.conf
 }
 
 func (p *parser) network(b []byte) Network {
@@ -97,7 +131,7 @@ func (p *parser) network(b []byte) Network {
 	n.CNIVersion = p.version(o)
 	plugins, list := o.Get("plugins")
 	if _, typed := o.Get("type"); (!list || IsNull(plugins)) && typed {
-		n.Plugins = []Plugin{p.plugin(o, "")}
+		n.Plugins = []Plugin{p.plugin(o, element{})}
 		return n
 	}
 	p.list = true
@@ -113,67 +147,103 @@ func (p *parser) network(b []byte) Network {
 }
 
 func (p *parser) plugins(raw json.RawMessage) []Plugin {
-	elements, err := elementsOf(raw)
-	if err != nil {
+	if err := checkArray(raw); err != nil {
 		p.fault("plugins", "%w", err)
 		return nil
 	}
-	if len(elements) == 0 {
-		p.fault("plugins", "is empty, a list needs a plugin")
-	}
-	all := make([]Plugin, 0, len(elements))
-	for i, e := range elements {
-		field := fmt.Sprintf("plugins[%d]", i)
-		o, err := objectOf(e)
-		if err != nil {
-			p.fault(field, "%w", err)
-			continue
+	all := make([]Plugin, 0, 2)
+	at := element{list: "plugins"}
+	for i := skipSpace(raw, 1); raw[i] != ']'; at.i++ {
+		end := skipValue(raw, i)
+		if err := p.inList.Reset(raw[i:end:end]); err != nil {
+			p.fault(at.key(""), "%w", err)
+		} else {
+			all = append(all, p.plugin(&p.inList, at))
 		}
-		all = append(all, p.plugin(o, field+"."))
+		i = skipComma(raw, end)
+	}
+	if at.i == 0 {
+		p.fault("plugins", "is empty, a list needs a plugin")
 	}
 	return all
 }
 
+// element is where a plugin stands in a list; the zero value is one without a list.
+type element struct {
+	list string
+	i    int
+}
+
+// key is the field of a plugin's key, or with "" of the plugin.
+func (e element) key(name string) string {
+	if e.list == "" {
+		return name
+	}
+	return join(e.list+"["+strconv.Itoa(e.i)+"]", name)
+}
+
 // plugin reads the keys of one plugin that matter to who runs it.
-func (p *parser) plugin(o *Object, prefix string) Plugin {
+func (p *parser) plugin(o *Object, at element) Plugin {
 	plugin := Plugin{Conf: o.Bytes()}
 	raw, ok := o.Get("type")
 	if !ok {
-		p.fault(prefix+"type", "is missing, the name of a plugin is needed")
-	} else if name, err := Decode[string](raw, "a string"); err != nil || IsNull(raw) {
-		p.fault(prefix+"type", "is %s, a string is needed", Kind(raw))
+		p.fault(at.key("type"), "is missing, the name of a plugin is needed")
+	} else if name, err := p.word(raw); err != nil || IsNull(raw) {
+		p.fault(at.key("type"), "is %s, a string is needed", Kind(raw))
 	} else if err := PluginType(name); err != nil {
-		p.fault(prefix+"type", "%s %w", fault.Quote(name), err)
+		p.fault(at.key("type"), "%s %w", fault.Quote(name), err)
 	} else if name == "weft-cni" || name == "multus" || name == "multus-shim" {
-		p.fault(prefix+"type", "%s would call Weft again, without end", fault.Quote(name))
+		p.fault(at.key("type"), "%s would call Weft again, without end", fault.Quote(name))
 	} else {
 		plugin.Type = name
 	}
 	if raw, ok := o.Get("capabilities"); ok {
-		caps, err := Decode[map[string]bool](raw, "an object of booleans")
-		if err != nil {
-			p.fault(prefix+"capabilities", "%w", err)
+		caps, ok := p.booleans(raw)
+		if !ok {
+			p.fault(at.key("capabilities"), "is %s, an object of booleans is needed", describe(raw))
 		}
 		plugin.Capabilities = caps
 	}
-	p.args(o, prefix)
+	p.args(o, at)
 	return plugin
 }
 
+// booleans reads an object of them; null is none, and inside it false.
+func (p *Parser) booleans(raw json.RawMessage) (all map[string]bool, ok bool) {
+	if IsNull(raw) {
+		return nil, true
+	}
+	if p.inner.Reset(raw) != nil {
+		return nil, false
+	}
+	all = make(map[string]bool, len(p.inner.members))
+	for _, m := range p.inner.members {
+		name, _ := p.word(m.key)
+		switch string(m.value) {
+		case "true":
+			all[name] = true
+		case "false", "null":
+			all[name] = false
+		default:
+			return nil, false
+		}
+	}
+	return all, true
+}
+
 // args checks the two objects that a pod's cni-args are merged into.
-func (p *parser) args(o *Object, prefix string) {
+func (p *parser) args(o *Object, at element) {
 	raw, ok := o.Get("args")
 	if !ok || IsNull(raw) {
 		return
 	}
-	args, err := objectOf(raw)
-	if err != nil {
-		p.fault(prefix+"args", "%w", err)
+	if err := p.inner.Reset(raw); err != nil {
+		p.fault(at.key("args"), "%w", err)
 		return
 	}
-	if raw, ok := args.Get("cni"); ok && !IsNull(raw) {
-		if _, err := objectOf(raw); err != nil {
-			p.fault(prefix+"args.cni", "%w", err)
+	if raw, ok := p.inner.Get("cni"); ok && !IsNull(raw) {
+		if err := CheckObject(raw); err != nil {
+			p.fault(at.key("args.cni"), "%w", err)
 		}
 	}
 }
@@ -183,7 +253,7 @@ func (p *parser) text(o *Object, key string) string {
 	if !ok {
 		return ""
 	}
-	s, err := Decode[string](raw, "a string")
+	s, err := p.word(raw)
 	if err != nil {
 		p.fault(key, "%w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -24,18 +25,25 @@ type Object struct {
 }
 
 type member struct {
-	key   []byte // as written, quotes included
+	key   []byte // as written, quotes included; nil for one that Set added
+	added string // the name of that one
 	value json.RawMessage
 }
 
 // name is the key as a string. Invalid JSON does not get here.
-func (m member) name() string {
+func (m *member) name() string {
+	if m.key == nil {
+		return m.added
+	}
 	s, _ := Decode[string](m.key, "a string")
 	return s
 }
 
 // is compares without making a string, since that is most of what is done to keys.
-func (m member) is(name string) bool {
+func (m *member) is(name string) bool {
+	if m.key == nil {
+		return m.added == name
+	}
 	if inner := m.key[1 : len(m.key)-1]; plain(inner) {
 		return string(inner) == name
 	}
@@ -48,12 +56,48 @@ func ParseObject(b []byte) (*Object, error) {
 	if err := CheckJSON(b); err != nil {
 		return nil, err
 	}
-	return objectOf(bytes.TrimSpace(b))
+	return Inner(bytes.TrimSpace(b))
 }
 
 // Inner is ParseObject for a value inside JSON that was parsed before: what is known to
 // be valid is not checked again.
-func Inner(raw json.RawMessage) (*Object, error) { return objectOf(raw) }
+func Inner(raw json.RawMessage) (*Object, error) {
+	o := &Object{}
+	if err := o.Reset(raw); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// Reset is Inner into an Object that is there: its edits go, its memory is used again.
+func (o *Object) Reset(raw json.RawMessage) error {
+	o.raw, o.members = nil, o.members[:0]
+	if err := CheckObject(raw); err != nil {
+		return err
+	}
+	if o.members == nil {
+		o.members = make([]member, 0, min(8, len(raw)/16+1))
+	}
+	b := []byte(raw)
+	for i := skipSpace(b, 1); b[i] != '}'; {
+		end := skipValue(b, i)
+		key := b[i:end:end]
+		i = skipSpace(b, skipSpace(b, end)+len(":"))
+		end = skipValue(b, i)
+		o.members = append(o.members, member{key: key, value: raw[i:end:end]})
+		i = skipComma(b, end)
+	}
+	o.raw = b
+	return nil
+}
+
+// CheckObject says what a value inside JSON that was parsed before is instead of an object.
+func CheckObject(raw json.RawMessage) error {
+	if len(raw) == 0 || raw[0] != '{' {
+		return fmt.Errorf("is %s, an object is needed", Kind(raw))
+	}
+	return nil
+}
 
 // CheckJSON says whether b is one JSON value, and if not, where it stops being one.
 func CheckJSON(b []byte) error {
@@ -71,27 +115,6 @@ func CheckJSON(b []byte) error {
 	return fmt.Errorf("is not JSON: %w", err)
 }
 
-// objectOf splits b, which is valid JSON without space around it.
-func objectOf(b []byte) (*Object, error) {
-	if len(b) == 0 || b[0] != '{' {
-		return nil, fmt.Errorf("is %s, an object is needed", Kind(b))
-	}
-	o := &Object{raw: b, members: make([]member, 0, min(8, len(b)/16+1))}
-	for i := skipSpace(b, 1); b[i] != '}'; i = skipComma(b, i) {
-		end := skipValue(b, i)
-		key := b[i:end:end]
-		i = skipSpace(b, end)
-		i = skipSpace(b, i+1) // the colon
-		end = skipValue(b, i)
-		o.members = append(o.members, member{key: key, value: b[i:end:end]})
-		i = end
-		if i = skipSpace(b, i); b[i] == '}' {
-			break
-		}
-	}
-	return o, nil
-}
-
 // Elements splits a JSON array into its values' bytes. The error says what b is instead.
 func Elements(b []byte) ([]json.RawMessage, error) {
 	if err := CheckJSON(b); err != nil {
@@ -101,25 +124,30 @@ func Elements(b []byte) ([]json.RawMessage, error) {
 }
 
 func elementsOf(b []byte) ([]json.RawMessage, error) {
-	if len(b) == 0 || b[0] != '[' {
-		return nil, fmt.Errorf("is %s, an array is needed", Kind(b))
+	if err := checkArray(b); err != nil {
+		return nil, err
 	}
 	var all []json.RawMessage
-	for i := skipSpace(b, 1); b[i] != ']'; i = skipComma(b, i) {
+	for i := skipSpace(b, 1); b[i] != ']'; {
 		end := skipValue(b, i)
 		all = append(all, b[i:end:end])
-		if i = skipSpace(b, end); b[i] == ']' {
-			break
-		}
+		i = skipComma(b, end)
 	}
 	return all, nil
+}
+
+func checkArray(raw []byte) error {
+	if len(raw) == 0 || raw[0] != '[' {
+		return fmt.Errorf("is %s, an array is needed", Kind(raw))
+	}
+	return nil
 }
 
 // Get gives the value of a key; of a key written twice the last one, as
 // encoding/json has it.
 func (o *Object) Get(key string) (json.RawMessage, bool) {
-	for _, m := range slices.Backward(o.members) {
-		if m.is(key) {
+	for i := range slices.Backward(o.members) {
+		if m := &o.members[i]; m.is(key) {
 			return m.value, true
 		}
 	}
@@ -133,7 +161,7 @@ func (o *Object) Set(key string, value json.RawMessage) {
 	is := func(m member) bool { return m.is(key) }
 	at := slices.IndexFunc(o.members, is)
 	if at < 0 {
-		o.members = append(o.members, member{key: String(key), value: value})
+		o.members = append(o.members, member{added: key, value: value})
 		return
 	}
 	o.members[at].value = value
@@ -147,11 +175,23 @@ func (o *Object) Delete(key string) {
 	o.members = slices.DeleteFunc(o.members, func(m member) bool { return m.is(key) })
 }
 
+// All yields the keys and their values in the order in which they are written, duplicates
+// included.
+func (o *Object) All() iter.Seq2[string, json.RawMessage] {
+	return func(yield func(string, json.RawMessage) bool) {
+		for i := range o.members {
+			if m := &o.members[i]; !yield(m.name(), m.value) {
+				return
+			}
+		}
+	}
+}
+
 // Keys gives the keys in the order in which they are written, duplicates included.
 func (o *Object) Keys() []string {
 	keys := make([]string, len(o.members))
-	for i, m := range o.members {
-		keys[i] = m.name()
+	for i := range o.members {
+		keys[i] = o.members[i].name()
 	}
 	return keys
 }
@@ -164,14 +204,19 @@ func (o *Object) Bytes() []byte {
 	}
 	size := 2
 	for _, m := range o.members {
-		size += len(m.key) + len(m.value) + 2
+		size += len(m.key) + len(m.added) + len(m.value) + len(`"":,`)
 	}
 	b := append(make([]byte, 0, size), '{')
 	for i, m := range o.members {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(append(append(b, m.key...), ':'), m.value...)
+		if m.key != nil {
+			b = append(b, m.key...)
+		} else {
+			b = appendString(b, m.added)
+		}
+		b = append(append(b, ':'), m.value...)
 	}
 	return append(b, '}')
 }
@@ -213,12 +258,14 @@ func Decode[T any](raw json.RawMessage, want string) (T, error) {
 	return v, nil
 }
 
-// Known maps those of names that are keys of o to their values, without the null
-// ones, and warns of every other key, of duplicates (the last one counts) and of
-// names in other capitals: Multus takes those, so manifests with them live.
-func Known(o *Object, names []string, warn func(key, text string)) map[string]json.RawMessage {
-	values := make(map[string]json.RawMessage, len(o.members))
-	for _, m := range o.members {
+// Known maps, in values, those of names that are keys of o to their values, without the
+// null ones, and warns of every other key, of duplicates (the last one counts) and of
+// names in other capitals: Multus takes those, so manifests with them live. What values
+// held goes.
+func Known(values map[string]json.RawMessage, o *Object, names []string, warn func(key, text string)) {
+	clear(values)
+	for i := range o.members {
+		m := &o.members[i]
 		at := slices.IndexFunc(names, m.is)
 		if at < 0 {
 			spelled := m.name()
@@ -235,7 +282,6 @@ func Known(o *Object, names []string, warn func(key, text string)) map[string]js
 		values[name] = m.value
 	}
 	maps.DeleteFunc(values, func(_ string, v json.RawMessage) bool { return IsNull(v) })
-	return values
 }
 
 // describe is Kind, with the value itself where that is short and says more.
@@ -248,20 +294,40 @@ func describe(raw json.RawMessage) string {
 
 // String writes s as JSON.
 func String(s string) json.RawMessage {
-	if plain([]byte(s)) {
-		return append(append(append(make([]byte, 0, len(s)+2), '"'), s...), '"')
+	return appendString(make([]byte, 0, len(s)+len(`""`)), s)
+}
+
+// StringList writes a list of strings as JSON.
+func StringList(all []string) json.RawMessage {
+	size := len("[]")
+	for _, s := range all {
+		size += len(s) + len(`"",`)
 	}
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
+	b := append(make([]byte, 0, size), '[')
+	for i, s := range all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, s)
+	}
+	return append(b, ']')
+}
+
+func appendString(b []byte, s string) []byte {
+	if plain(s) {
+		return append(append(append(b, '"'), s...), '"')
+	}
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
 	_ = e.Encode(s) // a string cannot fail
-	return bytes.TrimSpace(b.Bytes())
+	return append(b, bytes.TrimSpace(text.Bytes())...)
 }
 
 // plain says whether the text of a JSON string is the string itself.
-func plain(b []byte) bool {
-	for _, c := range b {
-		if c < 0x20 || c >= 0x7f || c == '"' || c == '\\' {
+func plain[T ~string | ~[]byte](text T) bool {
+	for i := range len(text) {
+		if c := text[i]; c < 0x20 || c >= 0x7f || c == '"' || c == '\\' {
 			return false
 		}
 	}
@@ -277,7 +343,13 @@ func skipSpace(b []byte, i int) int {
 	return i
 }
 
-func skipComma(b []byte, i int) int { return skipSpace(b, i+1) }
+// skipComma goes from the end of a member to the next one, or to the closing bracket.
+func skipComma(b []byte, i int) int {
+	if i = skipSpace(b, i); b[i] == ',' {
+		i = skipSpace(b, i+1)
+	}
+	return i
+}
 
 func skipString(b []byte, i int) int {
 	for i++; b[i] != '"'; i++ {

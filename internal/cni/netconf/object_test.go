@@ -61,6 +61,40 @@ func TestObjectEdits(t *testing.T) {
 	}
 }
 
+// An Object that is read into again has nothing of before, and took nothing from others.
+func TestResetObject(t *testing.T) {
+	var o netconf.Object
+	if err := o.Reset(json.RawMessage(`{"a":1,"b":[2],"c":3}`)); err != nil {
+		t.Fatal(err)
+	}
+	b, _ := o.Get("b")
+	o.Set("a", json.RawMessage(`"x"`))
+	o.Set("\u00e9\"", json.RawMessage("4"))
+	edited := o.Bytes()
+	if err := o.Reset(json.RawMessage(`[]`)); err == nil || len(o.Keys()) != 0 || string(o.Bytes()) != "{}" {
+		t.Errorf("after an array: error %v, %s", err, o.Bytes())
+	}
+	if err := o.Reset(json.RawMessage(`{ "c":5 , "c":6}`)); err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for key, value := range o.All() {
+		all = append(all, key+string(value))
+	}
+	if got := string(o.Bytes()); got != `{ "c":5 , "c":6}` || !slices.Equal(all, []string{"c5", "c6"}) {
+		t.Errorf("read again: %s, %q", got, all)
+	}
+	if string(b) != "[2]" || string(edited) != `{"a":"x","b":[2],"c":3,"é\"":4}` {
+		t.Errorf("what it gave before: %s, %s", b, edited)
+	}
+	for _, list := range [][]string{nil, {"a"}, {"", "é<\n", "\"b"}} {
+		var back []string
+		if err := json.Unmarshal(netconf.StringList(list), &back); err != nil || !slices.Equal(back, list) {
+			t.Errorf("%q is written as %s: %v", list, netconf.StringList(list), err)
+		}
+	}
+}
+
 func TestNotAnObject(t *testing.T) {
 	for text, want := range map[string]string{
 		"":       "is empty, JSON is needed",

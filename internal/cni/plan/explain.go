@@ -171,14 +171,14 @@ func (p *planner) explainConf(r *resolved, name, object, prefix string) {
 	}
 	field := strings.TrimRight(prefix, " .")
 	d := Decision{Subject: SubjectConfiguration, Value: strings.Join(types, ", "), Object: object, Field: field, Reason: "stands in " + strings.TrimSpace(object+" "+field)}
-	if r.nad != nil && prefix == "" {
+	if r.nad.Name != "" && prefix == "" {
 		d.Reason += fmt.Sprintf(": spec.config of %s is empty, and this is the first configuration in confDir with that name", r.label)
 	}
 	r.why = append(r.why, decision{Decision: d})
 	d = Decision{Subject: SubjectName, Value: r.network.Name, Object: object, Field: prefix + "name", Reason: "is written"}
 	if d.Value == "" {
 		d.Value, d.Field, d.Reason = name, field, "none is written, so it is the NetworkAttachmentDefinition's"
-		if r.nad == nil {
+		if r.nad.Name == "" {
 			d.Reason = "none is written, so it is the configuration's own"
 		}
 	}

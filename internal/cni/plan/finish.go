@@ -5,6 +5,7 @@ package plan
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 
@@ -21,6 +22,7 @@ const (
 
 // finish gives every slot its arguments and its edits of the configuration.
 func (p *planner) finish() {
+	p.podArgs = p.commonArgs()
 	common := p.argString(nil, nil)
 	for i := range p.slots {
 		s := &p.slots[i]
@@ -43,65 +45,59 @@ func (p *planner) finish() {
 // the default network alone, and what is asked for this one, as far as one of its
 // plugins declares the capability.
 func (p *planner) runtimeConfig(s *slot) {
-	config := map[string]json.RawMessage{}
 	p.explainKubelet(s)
 	if s.Default {
 		for name, value := range p.conf.RuntimeConfig {
 			if s.Conf.Declares(name) {
-				config[name] = value
+				s.configure(name, value)
 			}
 		}
 	}
 	if s.request != nil {
 		for _, r := range requests(s.request) {
-			if s.Conf.Declares(r.capability) {
-				config[r.capability] = encode(r.value)
+			switch {
+			case !r.asked:
+			case s.Conf.Declares(r.capability):
+				s.configure(r.capability, encode(r.value))
 				p.explainRequest(s, r)
-			} else {
+			default:
 				p.undeclared(s, r)
 			}
 		}
 	}
 	if s.DeviceID != "" && s.Conf.Declares(capDeviceID) {
-		config[capDeviceID] = netconf.String(s.DeviceID)
+		s.configure(capDeviceID, netconf.String(s.DeviceID))
 	}
-	if s.Conf.Declares(capDeviceInfo) && config[capDeviceInfo] == nil {
-		config[capDeviceInfo] = netconf.String(p.deviceInfoPath(s))
+	if s.Conf.Declares(capDeviceInfo) && s.RuntimeConfig[capDeviceInfo] == nil {
+		s.configure(capDeviceInfo, netconf.String(p.deviceInfoPath(s)))
 		p.explainDeviceInfo(s)
 	}
-	if len(config) > 0 {
-		s.RuntimeConfig = config
-	}
 }
 
-// request is something that an element asks of the plugins of its network.
+func (s *slot) configure(capability string, value json.RawMessage) {
+	if s.RuntimeConfig == nil {
+		s.RuntimeConfig = map[string]json.RawMessage{}
+	}
+	s.RuntimeConfig[capability] = value
+}
+
+// request is something that an element may ask of the plugins of its network.
 type request struct {
+	asked      bool
 	key        string // as users write it
 	capability string
-	value      any
+	value      any // points to it
 }
 
-func requests(e *selection.Element) []request {
-	var all []request
-	if len(e.PortMappings) > 0 {
-		all = append(all, request{"portMappings", "portMappings", e.PortMappings})
+func requests(e *selection.Element) [6]request {
+	return [...]request{
+		{len(e.PortMappings) > 0, "portMappings", "portMappings", &e.PortMappings},
+		{e.Bandwidth != nil, "bandwidth", "bandwidth", e.Bandwidth},
+		{len(e.IPs) > 0, "ips", "ips", &e.IPs},
+		{e.MAC != "", "mac", "mac", &e.MAC},
+		{e.InfinibandGUID != "", "infiniband-guid", "infinibandGUID", &e.InfinibandGUID},
+		{e.DeviceID != "", "deviceID", capDeviceID, &e.DeviceID},
 	}
-	if e.Bandwidth != nil {
-		all = append(all, request{"bandwidth", "bandwidth", e.Bandwidth})
-	}
-	if len(e.IPs) > 0 {
-		all = append(all, request{"ips", "ips", e.IPs})
-	}
-	if e.MAC != "" {
-		all = append(all, request{"mac", "mac", e.MAC})
-	}
-	if e.InfinibandGUID != "" {
-		all = append(all, request{"infiniband-guid", "infinibandGUID", e.InfinibandGUID})
-	}
-	if e.DeviceID != "" {
-		all = append(all, request{"deviceID", capDeviceID, e.DeviceID})
-	}
-	return all
 }
 
 // undeclared tells that no plugin takes a request. The specification makes that an
@@ -135,19 +131,27 @@ func (p *planner) deviceInfoPath(s *slot) string {
 // edit puts the drawn device and the cni-args into every plugin of the chain.
 func (p *planner) edit(s *slot) {
 	s.Conf.Plugins = slices.Clone(s.Conf.Plugins) // other slots share them
+	args := &p.merged
+	args.raw, args.bare = nil, nil
+	if s.request != nil {
+		args.raw = s.request.CNIArgs
+	}
+	var id json.RawMessage
+	if s.drawn {
+		id = netconf.String(s.DeviceID)
+	}
+	o := &p.edited
 	for i := range s.Conf.Plugins {
-		o, err := netconf.Inner(s.Conf.Plugins[i].Conf)
-		if err != nil { // it was one when it was read
+		if err := o.Reset(s.Conf.Plugins[i].Conf); err != nil { // it was one when it was read
 			p.faults = append(p.faults, fault.New(fault.Internal, p.object, s.from, "edit plugin %d: %w", i, err))
 			return
 		}
 		if s.drawn {
-			id := netconf.String(s.DeviceID)
 			o.Set("deviceID", id)
 			o.Set("pciBusID", id)
 		}
-		if s.request != nil && s.request.CNIArgs != nil {
-			if err := mergeArgs(o, s.request.CNIArgs); err != nil {
+		if args.raw != nil {
+			if err := args.merge(o); err != nil {
 				p.slotFault(s, ".cni-args", "cannot be merged into plugins[%d].args of %s: %w", i, s.Network, err)
 			}
 		}
@@ -156,42 +160,61 @@ func (p *planner) edit(s *slot) {
 	p.explainEdit(s)
 }
 
-// mergeArgs sets every key of cniArgs in args.cni; the other keys of both stay.
-func mergeArgs(conf *netconf.Object, cniArgs json.RawMessage) error {
-	from, err := netconf.Inner(cniArgs)
-	if err != nil {
-		return err
+// cniArgs are the cni-args of one element, on their way into several plugins.
+type cniArgs struct {
+	raw  json.RawMessage
+	bare json.RawMessage // "args" of a plugin that has none itself; nil until there is one
+
+	from, args, cni netconf.Object // in work
+}
+
+// merge sets every key of the cni-args in args.cni; the other keys of both stay.
+func (a *cniArgs) merge(conf *netconf.Object) error {
+	raw, ok := conf.Get("args")
+	if ok && !netconf.IsNull(raw) {
+		merged, err := a.into(raw)
+		if err != nil {
+			return err
+		}
+		conf.Set("args", merged)
+		return nil
 	}
-	args, err := inner(conf, "args")
-	if err != nil {
-		return err
+	if a.bare == nil {
+		var err error
+		if a.bare, err = a.into(json.RawMessage("{}")); err != nil {
+			return err
+		}
 	}
-	cni, err := inner(args, "cni")
-	if err != nil {
-		return err
-	}
-	for _, key := range from.Keys() {
-		value, _ := from.Get(key)
-		cni.Set(key, value)
-	}
-	args.Set("cni", cni.Bytes())
-	conf.Set("args", args.Bytes())
+	conf.Set("args", a.bare)
 	return nil
 }
 
-// inner is the object under a key, an empty one where there is none.
-func inner(o *netconf.Object, key string) (*netconf.Object, error) {
-	raw, ok := o.Get(key)
+// into gives the object raw with the cni-args in its key cni.
+func (a *cniArgs) into(raw json.RawMessage) (json.RawMessage, error) {
+	if err := errors.Join(a.args.Reset(raw), a.from.Reset(a.raw)); err != nil {
+		return nil, err
+	}
+	raw, ok := a.args.Get("cni")
 	if !ok || netconf.IsNull(raw) {
 		raw = json.RawMessage("{}")
 	}
-	return netconf.Inner(raw)
+	if err := a.cni.Reset(raw); err != nil {
+		return nil, err
+	}
+	for key, value := range a.from.All() {
+		a.cni.Set(key, value)
+	}
+	a.args.Set("cni", a.cni.Bytes())
+	return a.args.Bytes(), nil
 }
 
 // encode is JSON of a value that always has one (strings, numbers and lists of them).
 func encode(v any) json.RawMessage {
-	if s, ok := v.(string); ok {
-		return netconf.String(s)
+	switch v := v.(type) {
+	case *string:
+		return netconf.String(*v)
+	case *[]string:
+		return netconf.StringList(*v)
 	}
 	b, err := json.Marshal(v)
 	if err != nil {

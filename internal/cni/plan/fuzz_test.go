@@ -164,6 +164,19 @@ func BenchmarkPlan100(b *testing.B) {
 	}
 }
 
+// What a plan costs on any machine: 100 networks take some 3300 allocations.
+func TestPlan100Allocates(t *testing.T) {
+	in := input100(t)
+	got := testing.AllocsPerRun(5, func() {
+		if _, err := plan.Make(in); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if got > 4000 {
+		t.Errorf("planning 100 networks takes %.0f allocations", got)
+	}
+}
+
 // Architecture asks for 1 ms; a shared machine under the race detector gets some room.
 func TestPlan100IsFast(t *testing.T) {
 	in := input100(t)

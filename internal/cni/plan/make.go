@@ -17,7 +17,7 @@ import (
 // one, or every fault that can be seen so far (*fault.Fault, joined). It changes
 // nothing in its input, and the Plan shares configuration bytes with it.
 func Make(in Input) (Output, error) {
-	p := &planner{in: in, conf: in.Conf, nads: map[NADRef]*resolved{}}
+	p := &planner{in: in, conf: in.Conf, nads: make(map[NADRef]*resolved, len(in.NADs))}
 	p.object = p.confObject()
 	if in.Pod != nil {
 		p.object = "pod " + in.Pod.Namespace + "/" + in.Pod.Name
@@ -55,6 +55,7 @@ type planner struct {
 	object string // whose mistake it is, where it is the asker's
 
 	args     []pair               // CNI_ARGS, each name once
+	podArgs  []pair               // what all attachments get of them, and of the pod
 	def      *selection.Element   // the default-network annotation's
 	asked    []selection.Element  // the networks annotation's
 	nads     map[NADRef]*resolved // each decoded once, however often it is named
@@ -64,6 +65,12 @@ type planner struct {
 	faults   []error
 
 	decisions []decision // with Explain
+
+	// memory that is used again
+	parser netconf.Parser
+	edited netconf.Object
+	merged cniArgs
+	pairs  []pair
 }
 
 // slot is an attachment on its way.

@@ -17,8 +17,8 @@ import (
 // resolved is a network that was looked up, ready but for what an attachment adds.
 type resolved struct {
 	network  netconf.Network
-	label    string  // as network-status shows it
-	nad      *NADRef // nil for a network that is no NAD
+	label    string // as network-status shows it
+	nad      NADRef // zero for a network that is no NAD
 	resource string
 	file     string // path of the file that it came from, "" otherwise
 	ok       bool
@@ -184,7 +184,7 @@ func told(file File) string {
 // nad looks a NAD up and decodes it, once in a plan.
 func (p *planner) nad(from string, at NADRef) *resolved {
 	if r, ok := p.nads[at]; ok {
-		if !r.ok && r.nad == nil { // does not exist: say so for each place that names it
+		if !r.ok && r.nad.Name == "" { // does not exist: say so for each place that names it
 			p.noNAD(from, at)
 		}
 		return r
@@ -195,13 +195,13 @@ func (p *planner) nad(from string, at NADRef) *resolved {
 	switch {
 	case !known:
 		p.out.NeedNADs = append(p.out.NeedNADs, at)
-		r.nad = &at
+		r.nad = at
 		return r
 	case !nad.Found:
 		p.noNAD(from, at)
 		return r
 	}
-	r.nad, r.resource, r.label = &at, strings.TrimSpace(nad.ResourceName), at.Namespace+"/"+at.Name
+	r.nad, r.resource, r.label = at, strings.TrimSpace(nad.ResourceName), at.Namespace+"/"+at.Name
 	p.decodeNAD(r, nad)
 	return r
 }
@@ -218,7 +218,7 @@ func (p *planner) noNAD(from string, at NADRef) {
 func (p *planner) decodeNAD(r *resolved, nad NAD) {
 	object := "NetworkAttachmentDefinition " + r.label
 	if strings.TrimSpace(nad.Config) != "" {
-		network, err := netconf.ParseNetwork([]byte(nad.Config), object)
+		network, err := p.parser.Network([]byte(nad.Config), object)
 		r.network = network
 		if r.ok = p.absorb("spec.config", err); r.ok {
 			p.complete(r, r.nad.Name, object, "spec.config ")
@@ -235,7 +235,7 @@ func (p *planner) decodeNAD(r *resolved, nad NAD) {
 		return
 	}
 	object = "file " + file.Path
-	network, err := netconf.ParseNetwork(file.Data, object)
+	network, err := p.parser.Network(file.Data, object)
 	r.network = network
 	if r.ok = p.absorb("", err); r.ok {
 		p.complete(r, r.nad.Name, object, "")

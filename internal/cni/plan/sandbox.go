@@ -112,13 +112,14 @@ func staticUID(pod *Pod) string {
 // addresses go to a plugin that declares the capability that way alone: who reads IP
 // besides (host-local) takes one, and fails on a list.
 func (p *planner) argString(e *selection.Element, n *netconf.Network) string {
-	pairs := p.podArgs()
+	pairs := append(p.pairs[:0], p.podArgs...)
 	if e != nil && e.MAC != "" {
 		pairs = setPair(pairs, "MAC", e.MAC)
 	}
 	if e != nil && legacyIPs(e, n) {
 		pairs = setPair(pairs, "IP", strings.Join(e.IPs, ","))
 	}
+	p.pairs = pairs
 	size := 0
 	for _, a := range pairs {
 		size += len(a.name) + len(a.value) + len("=;")
@@ -140,11 +141,11 @@ func legacyIPs(e *selection.Element, n *netconf.Network) bool {
 	return len(e.IPs) == 1 || len(e.IPs) > 1 && !n.Declares("ips")
 }
 
-// podArgs are the pairs that all attachments get. Without Kubernetes nothing is added.
-func (p *planner) podArgs() []pair {
+// commonArgs are the pairs that all attachments get. Without Kubernetes nothing is added.
+func (p *planner) commonArgs() []pair {
 	pod := p.in.Pod
 	if pod == nil {
-		return slices.Clone(p.args)
+		return p.args
 	}
 	pairs := []pair{
 		{argIgnore, "true"},

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -53,21 +52,22 @@ func names(keys []key) []string {
 // object reads one element of the JSON form.
 func (p *parser) object(i int, o *netconf.Object) {
 	field := "[" + strconv.Itoa(i) + "]"
-	e := Element{Index: i}
-	values := p.known(o, field, p.names)
+	p.elements = append(p.elements, Element{Index: i})
+	e := &p.elements[len(p.elements)-1]
+	p.known(p.values, o, field, p.names)
 	for _, k := range p.keys {
-		raw, ok := values[k.name]
+		raw, ok := p.values[k.name]
 		if !ok || k.set == nil {
 			continue
 		}
-		if err := k.set(&e, raw); err != nil {
+		if err := k.set(e, raw); err != nil {
 			p.fault(field+"."+k.name, "%w", err)
 		}
 	}
-	if raw, ok := values["portMappings"]; ok {
+	if raw, ok := p.values["portMappings"]; ok {
 		e.PortMappings = p.portMappings(field+".portMappings", raw)
 	}
-	if raw, ok := values["bandwidth"]; ok {
+	if raw, ok := p.values["bandwidth"]; ok {
 		e.Bandwidth = p.bandwidth(field+".bandwidth", raw)
 	}
 	if e.IPAMClaimReference != "" {
@@ -76,14 +76,13 @@ func (p *parser) object(i int, o *netconf.Object) {
 	if e.IPs != nil && len(e.IPs) == 0 {
 		p.warn(field+".ips", "asks for nothing; it counts as absent")
 	}
-	p.splitName(&e, field)
-	p.checkNames(&e, field+".namespace", field+".name", field+".interface")
-	p.elements = append(p.elements, e)
+	p.splitName(e, field)
+	p.checkNames(e, field, ".namespace", ".name", ".interface")
 }
 
-// known gives the values of the known keys and warns of the others.
-func (p *parser) known(o *netconf.Object, field string, names []string) map[string]json.RawMessage {
-	return netconf.Known(o, names, func(key, text string) { p.warn(field+"."+key, "%s", text) })
+// known maps the known keys in values and warns of the others.
+func (p *parser) known(values map[string]json.RawMessage, o *netconf.Object, field string, names []string) {
+	netconf.Known(values, o, names, func(key, text string) { p.warn(field+"."+key, "%s", text) })
 }
 
 // splitName takes "namespace/name" in the key name apart.
@@ -119,9 +118,13 @@ func setIPs(e *Element, raw json.RawMessage) error {
 		return err
 	}
 	for i, s := range list {
-		_, ipErr := netip.ParseAddr(s)
-		_, cidrErr := netip.ParsePrefix(s)
-		if (ipErr != nil || strings.Contains(s, "%")) && cidrErr != nil {
+		var err error
+		if strings.Contains(s, "/") {
+			_, err = netip.ParsePrefix(s)
+		} else {
+			_, err = netip.ParseAddr(s)
+		}
+		if err != nil || strings.Contains(s, "%") {
 			return fmt.Errorf("[%d] %s is no IP address, with or without a prefix length", i, fault.Quote(s))
 		}
 	}
@@ -140,7 +143,7 @@ func setMAC(e *Element, raw json.RawMessage) error {
 		return fmt.Errorf("%s %w", fault.Quote(s), err)
 	case mac[0]&1 == 1:
 		return fmt.Errorf("%s is a group address, no interface can have it", fault.Quote(s))
-	case !slices.ContainsFunc(mac, func(b byte) bool { return b != 0 }):
+	case mac == [maxAddress]byte{}:
 		return fmt.Errorf("%s is no address that an interface can have", fault.Quote(s))
 	}
 	e.MAC = s
@@ -160,7 +163,7 @@ func setGUID(e *Element, raw json.RawMessage) error {
 }
 
 func setCNIArgs(e *Element, raw json.RawMessage) error {
-	if _, err := netconf.Inner(raw); err != nil {
+	if err := netconf.CheckObject(raw); err != nil {
 		return err
 	}
 	e.CNIArgs = raw
@@ -209,7 +212,8 @@ func (p *parser) portMappings(field string, raw json.RawMessage) []PortMapping {
 
 func (p *parser) portMapping(field string, o *netconf.Object) PortMapping {
 	m := PortMapping{Protocol: "tcp"}
-	values := p.known(o, field, []string{"hostPort", "containerPort", "protocol", "hostIP"})
+	values := map[string]json.RawMessage{}
+	p.known(values, o, field, []string{"hostPort", "containerPort", "protocol", "hostIP"})
 	m.HostPort = p.port(field+".hostPort", values["hostPort"])
 	m.ContainerPort = p.port(field+".containerPort", values["containerPort"])
 	if raw, ok := values["protocol"]; ok {
@@ -265,7 +269,8 @@ func (p *parser) bandwidth(field string, raw json.RawMessage) *Bandwidth {
 		{"egressRate", &b.EgressRate},
 		{"egressBurst", &b.EgressBurst},
 	}
-	values := p.known(o, field, []string{"ingressRate", "ingressBurst", "egressRate", "egressBurst"})
+	values := map[string]json.RawMessage{}
+	p.known(values, o, field, []string{"ingressRate", "ingressBurst", "egressRate", "egressBurst"})
 	for _, k := range at {
 		if raw, ok := values[k.name]; ok {
 			if *k.to, err = netconf.Decode[uint64](raw, "a whole number of bits that is not negative"); err != nil {

@@ -16,6 +16,7 @@ const (
 	maxInterface = 15
 	maxLabel     = 63
 	maxSubdomain = 253
+	maxAddress   = 8 // bytes of the longest hardware address
 )
 
 // InterfaceName says why the kernel would not take name for an interface. The rules
@@ -77,7 +78,7 @@ func label(s string) bool {
 }
 
 // hardwareAddress reads an address of n bytes in one of the three usual forms: 00:11:22:33:44:55, 00-11-22-33-44-55, 0011.2233.4455.
-func hardwareAddress(s string, n int) ([]byte, error) {
+func hardwareAddress(s string, n int) (address [maxAddress]byte, err error) {
 	digits, sep := 2, ":"
 	switch {
 	case strings.Contains(s, "-"):
@@ -85,23 +86,23 @@ func hardwareAddress(s string, n int) ([]byte, error) {
 	case strings.Contains(s, "."):
 		digits, sep = 4, "."
 	}
-	var b []byte
+	b := address[:0]
 	for part := range strings.SplitSeq(s, sep) {
 		if len(part) != digits {
-			return nil, fmt.Errorf("is not %d bytes in hexadecimal, written as 00:11:…", n)
+			return address, fmt.Errorf("is not %d bytes in hexadecimal, written as 00:11:…", n)
 		}
 		for i := 0; i < digits; i += 2 {
 			hi, lo := nibble(part[i]), nibble(part[i+1])
 			if hi < 0 || lo < 0 {
-				return nil, fmt.Errorf("is not %d bytes in hexadecimal, written as 00:11:…", n)
+				return address, fmt.Errorf("is not %d bytes in hexadecimal, written as 00:11:…", n)
 			}
 			b = append(b, byte(hi<<4|lo))
 		}
 	}
 	if len(b) != n {
-		return nil, fmt.Errorf("is not %d bytes but %d", n, len(b))
+		return address, fmt.Errorf("is not %d bytes but %d", n, len(b))
 	}
-	return b, nil
+	return address, nil
 }
 
 func nibble(c byte) int {

@@ -4,6 +4,7 @@
 package selection
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -44,8 +45,9 @@ type parser struct {
 	warnings []fault.Warning
 	faults   []error
 
-	keys  []key // of the JSON form
-	names []string
+	keys   []key // of the JSON form
+	names  []string
+	values map[string]json.RawMessage // of the element in work
 }
 
 func (p *parser) fault(field, format string, args ...any) {
@@ -90,7 +92,7 @@ func (p *parser) item(i int, item string) {
 		}
 		e.Namespace, e.Name = strings.TrimSpace(ns), strings.TrimSpace(name)
 	}
-	p.checkNames(&e, field, field, field)
+	p.checkNames(&e, field, "", "", "")
 	p.elements = append(p.elements, e)
 }
 
@@ -100,21 +102,22 @@ func (p *parser) broken(i int, field, format string, args ...any) {
 	p.elements = append(p.elements, Element{Index: i, Broken: true})
 }
 
-// checkNames checks the three names of an element, which go by the same rules in both forms.
-func (p *parser) checkNames(e *Element, namespace, name, iface string) {
+// checkNames checks the three names of an element, which go by the same rules in both
+// forms. They stand in field, below these keys.
+func (p *parser) checkNames(e *Element, field, namespace, name, iface string) {
 	if e.Namespace != "" {
 		if err := Namespace(e.Namespace); err != nil {
 			e.Broken = true
-			p.fault(namespace, "namespace %s %w", fault.Quote(e.Namespace), err)
+			p.fault(field+namespace, "namespace %s %w", fault.Quote(e.Namespace), err)
 		}
 	}
 	if err := ObjectName(e.Name); err != nil {
 		e.Broken = true
-		p.fault(name, "name %s %w", fault.Quote(e.Name), err)
+		p.fault(field+name, "name %s %w", fault.Quote(e.Name), err)
 	}
 	if e.Interface != "" {
 		if err := InterfaceName(e.Interface); err != nil {
-			p.fault(iface, "interface name %s %w", fault.Quote(e.Interface), err)
+			p.fault(field+iface, "interface name %s %w", fault.Quote(e.Interface), err)
 			e.Interface = ""
 		}
 	}
@@ -129,13 +132,14 @@ func (p *parser) array(text string) {
 	}
 	p.keys = keys()
 	p.names = names(p.keys)
+	p.values = make(map[string]json.RawMessage, len(p.names))
 	p.elements = make([]Element, 0, len(elements))
+	var o netconf.Object
 	for i, raw := range elements {
-		o, err := netconf.Inner(raw)
-		if err != nil {
+		if err := o.Reset(raw); err != nil {
 			p.broken(i, fmt.Sprintf("[%d]", i), "%w", err)
 			continue
 		}
-		p.object(i, o)
+		p.object(i, &o)
 	}
 }
