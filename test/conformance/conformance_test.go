@@ -87,21 +87,15 @@ func loopback(t *testing.T) {
 func podNamespace(t *testing.T) string {
 	t.Helper()
 	n, wire := kerneltest.Netns(t), kerneltest.Netns(t)
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	for _, l := range []struct{ name, v4, v6 string }{{"eth0", "10.1.0.2/24", "fd01::2/64"}, {"net1", "10.2.0.2/24", "fd02::2/64"}} {
-		must(n.AddVeth(l.name, wire, l.name))
-		must(wire.SetUp(l.name, true))
-		must(n.SetUp(l.name, true))
-		must(n.AddAddr(l.name, netip.MustParsePrefix(l.v4)))
-		must(n.AddAddr(l.name, netip.MustParsePrefix(l.v6)))
+		must(t, n.AddVeth(l.name, wire, l.name))
+		must(t, wire.SetUp(l.name, true))
+		must(t, n.SetUp(l.name, true))
+		must(t, n.AddAddr(l.name, netip.MustParsePrefix(l.v4)))
+		must(t, n.AddAddr(l.name, netip.MustParsePrefix(l.v6)))
 	}
 	for _, gw := range []string{"10.1.0.1", "fd01::1"} {
-		must(n.SetDefaultRoute("eth0", netip.MustParseAddr(gw)))
+		must(t, n.SetDefaultRoute("eth0", netip.MustParseAddr(gw)))
 	}
 	return n.Path()
 }

@@ -18,6 +18,7 @@ package conformance
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -252,6 +253,9 @@ type Call struct {
 
 func (c Call) String() string { return strings.TrimSpace(c.Type + " " + c.Command + " " + c.IfName) }
 
+// callLimit is beyond what any call may take: one that hangs fails its test.
+const callLimit = 30 * time.Second
+
 // Command prepares a call of weft-cni; env overrides the fixture's environment, "NAME=" clears one.
 func (r *Rig) Command(verb string, env ...string) *exec.Cmd {
 	r.T.Helper()
@@ -259,7 +263,9 @@ func (r *Rig) Command(verb string, env ...string) *exec.Cmd {
 	if err != nil {
 		r.T.Fatal(err)
 	}
-	cmd := exec.CommandContext(r.T.Context(), r.Bin)
+	ctx, cancel := context.WithTimeout(r.T.Context(), callLimit)
+	r.T.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, r.Bin)
 	cmd.Dir = r.Dir
 	cmd.Env = append([]string{
 		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=cid1", "CNI_IFNAME=eth0", "CNI_NETNS=" + r.Netns, "CNI_PATH=" + r.Path,

@@ -316,7 +316,7 @@ func (h *hands) shutGate(ctx context.Context) (*os.File, error) {
 
 func (h *hands) flock(ctx context.Context, name string, how int) (*os.File, error) {
 	path := filepath.Join(h.conf.StateDir, name)
-	file, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o600)
+	file, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, &fault.Fault{Code: fault.State, Object: "stateDir " + h.conf.StateDir, Text: err.Error(), Err: err}
 	}

@@ -6,7 +6,9 @@ package attach
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/weftnet/weft/internal/cni/fault"
@@ -45,7 +47,7 @@ func (l *logger) configure(c netconf.Log) {
 	}
 	if c.File != "" {
 		rotate(c)
-		file, err := os.OpenFile(c.File, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		file, err := openLog(c.File)
 		if err != nil {
 			l.warn(fmt.Sprintf("logFile: %v", err))
 		} else {
@@ -55,6 +57,24 @@ func (l *logger) configure(c netconf.Log) {
 	if !c.ToStderr && l.file != nil {
 		l.stderr = io.Discard
 	}
+}
+
+// openLog opens a file, a terminal or the like. A FIFO is refused: nobody may read it, and
+// no call is to wait for that.
+func openLog(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
+		err = fmt.Errorf("%s is a FIFO", path)
+	}
+	if err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return file, nil
 }
 
 // rotate moves a log file that grew beyond maxSize MB aside, keeping maxBackups.

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -251,13 +252,18 @@ func (l *loader) user(cfg *Config, s section) {
 	s.rest("extensions")
 }
 
-// readFile reads a file of bounded size.
+// readFile reads a file of bounded size. It waits for no FIFO.
 func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err // names operation and path
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("read %s: is no regular file", path)
+	}
 	b, err := io.ReadAll(io.LimitReader(f, maxKubeconfig+1))
 	if err != nil {
 		return nil, err
