@@ -35,7 +35,8 @@ func newGet(getenv func(string) string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get",
 		Short: "List networks, or pods and their interfaces, from an API server",
-		Long: `Get lists what the API server knows, and says what it cannot see from there.
+		Long: `Get lists what the API server knows, and says what it cannot see from there. Files need no
+server: weft lint and weft explain.
 
 Exit codes: 0 listed, 1 the server could not be asked, 2 wrong usage.`,
 		Example: "  weft get networks -A\n  weft get pods -n web -o yaml",
@@ -57,7 +58,7 @@ Exit codes: 0 listed, 1 the server could not be asked, 2 wrong usage.`,
 
 func (o *getOptions) list(what, short, example string, show func(context.Context, *cobra.Command, *rest.Client, string) error) *cobra.Command {
 	return &cobra.Command{
-		Use: what, Short: short, Example: example, Args: cobra.NoArgs,
+		Use: what, Short: short, Example: example, Args: noArgs(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client, err := o.client()
 			if err != nil {
@@ -99,7 +100,7 @@ func (o *getOptions) client() (*rest.Client, error) {
 	}
 	cfg, err := rest.Load(path)
 	if err != nil {
-		return nil, &sandbox.UsageError{Err: fmt.Errorf("read kubeconfig %s: %w", path, err)}
+		return nil, &sandbox.UsageError{Err: fmt.Errorf("read kubeconfig %s: %w; name another with --kubeconfig", path, err)}
 	}
 	return rest.New(cfg), nil
 }

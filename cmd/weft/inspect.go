@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -68,13 +69,14 @@ func newLint() *cobra.Command {
 		Long: `Lint checks files or directories: NetworkAttachmentDefinitions and Pods (*.yaml, *.yml,
 *.json), and CNI configurations (*.conf, *.conflist) of Weft or Multus and of other networks.
 Pods are checked together with the networks that they name, so give lint all of them. It shows
-all faults and warnings, each with its file and line.
+all faults and warnings, each with its file and line. Directories below a directory, and pod
+templates (of a Deployment and the like), are not read.
 
 Exit codes: 0 no fault (there may be warnings), 1 a fault was found, 2 wrong usage.`,
 		Example: `  weft lint -f examples/demo
   weft lint -f networks.yaml -f pods.yaml --conf 00-multus.conf
   weft lint -f examples/demo -o json`,
-		Args: cobra.NoArgs,
+		Args: noArgs(": files and directories are named with -f"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w, err := load(cmd, files, conf, output)
 			if err != nil {
@@ -99,10 +101,10 @@ func podArgument(args []string) (string, error) {
 	switch {
 	case len(args) == 0:
 		return "", nil
-	case len(args) == 2 && args[0] == "pod":
+	case len(args) == 2 && args[0] == "pod" && strings.Contains(args[1], "/"):
 		return args[1], nil
 	}
-	return "", &sandbox.UsageError{Err: fmt.Errorf("unknown arguments %q: pod NAMESPACE/NAME", args)}
+	return "", &sandbox.UsageError{Err: fmt.Errorf("unknown arguments %q: one pod is named as pod NAMESPACE/NAME, files with -f", args)}
 }
 
 func load(cmd *cobra.Command, files []string, conf, output string) (*inspect.World, error) {

@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	started := false
 	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	_, usage := errors.AsType[*sandbox.UsageError](err)
 	switch {
 	case err == nil:
@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, errFound):
 		return 1
 	case usage || !started: // cobra's own errors come before a command starts
-		fmt.Fprintf(stderr, "weft: %v\nSee weft --help.\n", err)
+		fmt.Fprintf(stderr, "weft: %v\nSee %s --help.\n", err, cmd.CommandPath())
 		return 2
 	}
 	fmt.Fprintf(stderr, "weft: %v\n", err)
@@ -75,14 +75,6 @@ func newRoot() *cobra.Command {
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	cmd.AddCommand(newSandbox(), newExplain(), newLint(), newGet(os.Getenv))
 	return cmd
-}
-
-// group is a command that only has commands below it: alone it shows them.
-func group(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return &sandbox.UsageError{Err: fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())}
-	}
-	return cmd.Help()
 }
 
 // version is what the module was built as.

@@ -49,12 +49,14 @@ own configuration, as on a node: its kubeconfig is left out, and paths in it are
 files in DIR that have the same name. DIR/net.d, else DIR, is its confDir. The pretended host
 has eth0 and every link that a network names as its master.
 
+Pod templates (of a Deployment and the like) are not pods and are passed over.
+
 Exit codes: 0 every pod got what it asked for, 1 a fault was found, 2 wrong usage.`,
 		Example: `  weft sandbox run -f examples/demo
   weft sandbox run -f examples/demo -o json
-  weft sandbox run -f examples/demo --cut br-demo    # see the probes fail
+  weft sandbox run -f examples/demo --cut br-blue    # see the probes fail
   weft sandbox run -f examples/demo --keep           # then: weft sandbox down`,
-		Args: cobra.NoArgs,
+		Args: noArgs(": the directory is named with -f"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if opts.Dir == "" {
 				return &sandbox.UsageError{Err: errors.New("which pods? Name a directory of YAML with -f")}
@@ -88,7 +90,7 @@ Exit codes: 0 every pod got what it asked for, 1 a fault was found, 2 wrong usag
 	flags.BoolVar(&opts.Keep, "keep", false, "leave the pods running in the background, until weft sandbox down")
 	flags.StringVar(&opts.Cut, "cut", "", "take this link of the pretended host down before the probes")
 	flags.DurationVar(&opts.Timeout, "timeout", 5*time.Minute, "stop and take down after this time")
-	flags.StringVar(&binDir, "bin-dir", "", "directories of the CNI plugins, separated by colons (default: cni beside weft)")
+	flags.StringVar(&binDir, "bin-dir", "", "directories of weft-cni and the CNI plugins, separated by colons (default: cni beside weft)")
 	stateFlag(cmd, &opts.StateDir)
 	return cmd
 }
@@ -99,7 +101,7 @@ func newSandboxDown() *cobra.Command {
 		Use:     "down",
 		Short:   "Take down the sandbox that was kept",
 		Example: "  weft sandbox run -f examples/demo --keep\n  weft sandbox down",
-		Args:    cobra.NoArgs,
+		Args:    noArgs(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			report, err := sandbox.Down(cmd.Context(), state)
 			if err != nil {

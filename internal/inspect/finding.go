@@ -144,5 +144,12 @@ func (w *World) problem(p manifests.Problem) Finding {
 	if p.Skipped {
 		severity = SeverityFault
 	}
-	return Finding{Severity: severity, Source: &Source{File: p.Place.File, Line: p.Place.Line}, Object: "document", Field: p.Field, Text: p.Text}
+	f := Finding{
+		Severity: severity, Source: &Source{File: p.Place.File, Line: p.Place.Line},
+		Object: "document", Field: p.Field, Text: strings.TrimPrefix(p.Text, "document "), // said by Object
+	}
+	if f.Field == f.Object {
+		f.Field = ""
+	}
+	return f
 }

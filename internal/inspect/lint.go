@@ -6,6 +6,7 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
@@ -48,6 +49,7 @@ func (w *World) Lint(ctx context.Context) *Report {
 	l.plan(ctx, nil) // what every pod would meet
 	for i := range w.Set.Pods {
 		l.plan(ctx, &w.Set.Pods[i])
+		l.keys(&w.Set.Pods[i])
 	}
 	return l.report()
 }
@@ -106,6 +108,24 @@ func (l *linter) nad(ctx context.Context, nad manifests.NAD) {
 		},
 		Limits: map[string]int{resource: plan.MaxNetworks},
 	}, podObject(nad.Ref.Namespace, "lint"))
+}
+
+// keys warns of annotations that nothing reads, though their prefix says that they ask for
+// networks: a misspelt key leaves the pod without them, and nobody is told.
+func (l *linter) keys(pod *manifests.Pod) {
+	const oldStatus = "k8s.v1.cni.cncf.io/networks-status" // written by old versions of Multus
+	known := []string{plan.NetworksAnnotation, plan.DefaultNetworkAnnotation, plan.StatusAnnotation, oldStatus}
+	for _, key := range slices.Sorted(maps.Keys(pod.Annotations)) {
+		prefix, _, _ := strings.Cut(key, "/")
+		if (prefix != "k8s.v1.cni.cncf.io" && prefix != "v1.multus-cni.io") || slices.Contains(known, key) {
+			continue
+		}
+		object, field := podObject(pod.Namespace, pod.Name), "annotation "+key
+		l.add(Finding{
+			Severity: SeverityWarning, Source: l.source(object, field, "", -1), Object: object, Field: field,
+			Text: "is no annotation of pods that Weft knows; it has no effect",
+		})
+	}
 }
 
 func (l *linter) report() *Report {

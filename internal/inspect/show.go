@@ -80,7 +80,11 @@ func (e *Explanation) WriteTable(w io.Writer) error {
 		p.line("pod %s/%s  %s", pod.Namespace, pod.Name, pod.Source)
 		p.decisions("  ", pod.Decisions)
 		for i, a := range pod.Attachments {
-			p.line("  %d  %s  %s  (%s)", i, a.Interface, a.Network, strings.Join(a.Plugins, ", "))
+			plugins := "none"
+			if len(a.Plugins) > 0 {
+				plugins = strings.Join(a.Plugins, ", ")
+			}
+			p.line("  %d  %s  %s  (%s)", i, a.Interface, a.Network, plugins)
 			p.decisions("     ", a.Decisions)
 		}
 		p.findings("  ", pod.Warnings)

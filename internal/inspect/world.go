@@ -123,6 +123,9 @@ func expand(path string) ([]string, error) {
 		}
 		files = append(files, more...)
 	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("read manifests: %s holds no *.yaml, *.yml, *.json, *.conf or *.conflist; those below it are not read", path)
+	}
 	if len(files) > maxFiles {
 		return nil, fmt.Errorf("read manifests: %s holds %d files, at most %d are read", path, len(files), maxFiles)
 	}

@@ -12,6 +12,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -69,6 +71,14 @@ func Run(ctx context.Context, opts Options) (*Report, error) {
 			return nil, &UsageError{fmt.Errorf("%w (the CNI plugins are looked for there; see --bin-dir)", err)}
 		}
 		o.BinDirs = append(o.BinDirs, bin)
+	}
+	for _, needed := range []string{"weft-cni", "loopback"} {
+		if !slices.ContainsFunc(o.BinDirs, func(dir string) bool {
+			_, err := os.Stat(filepath.Join(dir, needed))
+			return err == nil
+		}) {
+			return nil, &UsageError{fmt.Errorf("find plugin: no %s in %s (see --bin-dir)", needed, strings.Join(o.BinDirs, ":"))}
+		}
 	}
 	var place *place
 	if opts.Keep {

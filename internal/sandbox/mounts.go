@@ -101,7 +101,7 @@ func realDir(path string) (string, error) {
 		return "", fmt.Errorf("find directory: %w", err)
 	}
 	if !info.IsDir() {
-		return "", fmt.Errorf("find directory: %s is none", path)
+		return "", fmt.Errorf("find directory: %s is a file", path)
 	}
 	return abs, nil
 }

@@ -355,7 +355,7 @@ func (v *view) text(fields map[string]*yaml.Node, prefix, key string) string {
 		return ""
 	}
 	if n.Kind != yaml.ScalarNode {
-		v.failAt(n, prefix+fault.Bound(key, 64), "is no string")
+		v.failAt(n, prefix+fault.Bound(key, 64), "is no string; a list or an object is written as a block after a |")
 		return ""
 	}
 	if v.marks != nil {
