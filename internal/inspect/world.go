@@ -308,12 +308,29 @@ func (w *World) configureFrom(c confFile) {
 		}
 	}
 	w.findings = append(w.findings, findings...)
+	w.findings = append(w.findings, sourceless(c, conf)...)
 	if w.conf == nil && conf != nil {
 		w.conf = conf
 		if completed {
 			w.unseen = append(w.unseen, "the default network (the configuration names none): pod-network stands for it")
 		}
 	}
+}
+
+// sourceless warns of a configuration that leads to no pods and networks. In a directory
+// weft sandbox adds manifests, and only one of Multus is certain to come from a node.
+func sourceless(c confFile, conf *netconf.Conf) []Finding {
+	if conf == nil || conf.Kubeconfig != "" || conf.Manifests != "" || conf.AgentSocketSet {
+		return nil
+	}
+	o, err := netconf.ParseObject(c.data)
+	if c.inDir && (err != nil || text(o, "type") == "weft-cni") {
+		return nil
+	}
+	return []Finding{{
+		Severity: SeverityWarning, Source: &Source{File: c.file, Line: 1}, Object: confObject(conf),
+		Text: "names no source of pods and networks (kubeconfig or manifests): where no agent runs, pods get the default network alone",
+	}}
 }
 
 // withDefault is a configuration to which nothing is lacking but a default network, with
