@@ -86,9 +86,9 @@ func good() *report {
 		peaks:    []peak{{"ADD", maxPeakBytes}, {"DEL", 1 << 30}},
 		micro:    []micro{{room: plan100Room, name: plan100Name, nanos: 1e6}},
 		samples: []sample{
-			{delegates: 8, record: 2, add: 15, del: 6},
-			{delegates: 1, record: 1, add: 50, del: 50, floorFirst: true},
-			{delegates: 8, record: 2, add: 10, del: 1},
+			{delegates: 8, record: 2, add: 15, del: 6, exchanges: 10, apiAdd: 50, apiDel: 6, addRequests: 3},
+			{delegates: 1, record: 1, add: 50, del: 50, floorFirst: true, exchanges: 1, apiAdd: 90, apiDel: 90, addRequests: 3},
+			{delegates: 8, record: 2, add: 10, del: 1, exchanges: 10, apiAdd: 30, apiDel: 1, addRequests: 2},
 		},
 	}
 }
@@ -97,15 +97,19 @@ func TestTargets(t *testing.T) {
 	if r := good(); !r.reached() {
 		t.Errorf("a report within every limit misses one: %+v", r.targets())
 	}
-	for name, spoil := range map[string]func(*report){
+	spoils := map[string]func(*report){
 		"ratio":      func(r *report) { r.samples[0].del++ },
-		"no sample":  func(r *report) { r.samples = nil },
+		"API ratio":  func(r *report) { r.samples[0].apiDel++ },
+		"ADD asks":   func(r *report) { r.samples[2].addRequests = 4 },
+		"DEL asks":   func(r *report) { r.samples[1].delRequests = 1 },
+		"no request": func(r *report) { r.samples = slices.Clone(r.samples[:1]); r.samples[0].addRequests = 0 },
 		"size":       func(r *report) { r.binaries[0].size++ },
 		"memory":     func(r *report) { r.peaks[0].bytes++ },
 		"plan":       func(r *report) { r.micro[0].nanos++ },
 		"other room": func(r *report) { r.micro[0].room = "internal/cni/netconf" },
 		"no plan":    func(r *report) { r.micro = nil },
-	} {
+	}
+	for name, spoil := range spoils {
 		r := good()
 		spoil(r)
 		missed := 0
@@ -118,20 +122,31 @@ func TestTargets(t *testing.T) {
 			t.Errorf("%s: %d promises missed, want 1", name, missed)
 		}
 	}
+	r := good()
+	r.samples = nil
+	for i, target := range r.targets()[:4] {
+		if target.reached {
+			t.Errorf("without a sample promise %d is reached: %+v", i, target)
+		}
+	}
 }
 
 func TestCSV(t *testing.T) {
 	r := &report{samples: []sample{
 		{floorFirst: true, delegates: 4 * time.Millisecond, record: 1500 * time.Nanosecond, add: time.Second, del: 0},
-		{delegates: 1, record: 2, add: 3, del: 4 * time.Microsecond},
+		{
+			delegates: 1, record: 2, add: 3, del: 4 * time.Microsecond, exchanges: 5 * time.Millisecond,
+			apiAdd: 6 * time.Microsecond, apiDel: 7 * time.Millisecond, addRequests: 3, delRequests: 8,
+		},
 	}}
 	got, err := r.csv()
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = "run,first,floor_delegates_us,floor_record_us,weft_add_us,weft_del_us\n" +
-		"1,floor,4000,1,1000000,0\n" +
-		"2,subject,0,0,0,4\n"
+	const want = "run,first,floor_delegates_us,floor_record_us,weft_add_us,weft_del_us," +
+		"floor_exchanges_us,weft_api_add_us,weft_api_del_us,api_add_requests,api_del_requests\n" +
+		"1,floor,4000,1,1000000,0,0,0,0,0,0\n" +
+		"2,subject,0,0,0,4,5000,6,7000,3,8\n"
 	if string(got) != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}

@@ -9,8 +9,16 @@
 // manifests; every call is a process started as a container runtime starts it.
 // Floor: the same delegate runs, called directly one after the other (2 ADD, 2 DEL),
 // and what one durable record costs (a file of the record's size written, synced,
-// renamed, its folder synced). Both are measured alternately in one run, so that the
-// machine's noise hits both; the ratio is that of the medians.
+// renamed, its folder synced).
+//
+// Subject with an API server: the same pod, planned by weft-planner-kube with a
+// kubeconfig for a server that this process runs on loopback (TLS with a CA of its own,
+// bearer token). Its floor: the floor above, and the three exchanges that no planner
+// can do without (GET pod, GET NAD, PATCH pods/status), by a raw client on a fresh
+// connection. The requests of each call are counted.
+//
+// All four are measured alternately in one run, so that the machine's noise hits all;
+// a ratio is that of the medians.
 //
 // It owns the figures in docs/performance.md. It is no test: what it measures depends
 // on the machine, so nothing but a person runs it ("make bench").
@@ -29,7 +37,7 @@ import (
 
 // options are the command line.
 type options struct {
-	runs   int    // measured runs of floor and subject each
+	runs   int    // measured runs of each floor and subject
 	warmup int    // runs before them that are thrown away
 	state  string // folder on the disk to measure; one of the bench's own is made in it
 	docs   string // folder of performance.md; "" writes nothing
@@ -41,7 +49,7 @@ var errMissed = errors.New("a target was missed")
 
 func main() {
 	var o options
-	flag.IntVar(&o.runs, "runs", 300, "measured `runs` of floor and subject each")
+	flag.IntVar(&o.runs, "runs", 300, "measured `runs` of each floor and subject")
 	flag.IntVar(&o.warmup, "warmup", 20, "`runs` before them that are thrown away")
 	flag.StringVar(&o.state, "state", ".cache", "`folder` for the state directory, on a real disk")
 	flag.StringVar(&o.docs, "docs", "docs", "`folder` that performance.md is written to; empty: only print")
@@ -102,17 +110,18 @@ func measure(ctx context.Context, o options, dir string, out io.Writer) (*report
 		return nil, err
 	}
 	r.binaries = built.sizes
-	b, err := newBench(dir, built)
-	if err != nil {
-		return nil, err
-	}
 	if o.micro {
 		fmt.Fprintln(out, "running the packages' benchmarks")
 		if r.micro, err = microBenchmarks(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if r.recordBytes, err = b.learnRecord(ctx); err != nil {
+	b, err := newBench(dir, built)
+	if err != nil {
+		return nil, err
+	}
+	defer b.close()
+	if r.recordBytes, err = b.learn(ctx); err != nil {
 		return nil, err
 	}
 	fmt.Fprintf(out, "measuring %d runs\n", o.runs)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -48,10 +49,17 @@ type sample struct {
 	delegates  time.Duration // floor: the delegate runs
 	record     time.Duration // floor: one durable record
 	add, del   time.Duration // subject
+
+	exchanges      time.Duration // floor with an API server: the raw exchanges, besides the above
+	apiAdd, apiDel time.Duration // subject with an API server
+	addRequests    int           // of that subject's ADD
+	delRequests    int
 }
 
-func (s sample) floor() time.Duration   { return s.delegates + s.record }
-func (s sample) subject() time.Duration { return s.add + s.del }
+func (s sample) floor() time.Duration      { return s.delegates + s.record }
+func (s sample) subject() time.Duration    { return s.add + s.del }
+func (s sample) apiFloor() time.Duration   { return s.floor() + s.exchanges }
+func (s sample) apiSubject() time.Duration { return s.apiAdd + s.apiDel }
 
 // bench holds what every run needs.
 type bench struct {
@@ -59,7 +67,9 @@ type bench struct {
 	netns     string
 	state     string // weft-cni's state directory
 	floorDir  string // the floor's record is written here: same disk, a folder of its own
-	conf      []byte // weft-cni's
+	conf      []byte // weft-cni's, with manifests
+	api       *api
+	apiConf   []byte // weft-cni's, with a kubeconfig
 	networks  [2]network
 	record    []byte // of the size of a real record's first line
 	weft      string
@@ -73,6 +83,7 @@ type network struct {
 	conf   []byte
 }
 
+// newBench prepares dir. The bench is to be closed.
 func newBench(dir string, p *programs) (*bench, error) {
 	b := &bench{
 		bin:      p.dir,
@@ -87,7 +98,7 @@ func newBench(dir string, p *programs) (*bench, error) {
 		},
 	}
 	yaml := filepath.Join(dir, "manifests")
-	for _, d := range []string{b.state, b.floorDir, yaml} {
+	for _, d := range []string{b.state, b.floorDir, yaml, filepath.Join(dir, "api")} {
 		if err := os.Mkdir(d, 0o700); err != nil {
 			return nil, err
 		}
@@ -96,15 +107,31 @@ func newBench(dir string, p *programs) (*bench, error) {
 		return nil, err
 	}
 	var err error
-	b.conf, err = json.Marshal(map[string]any{
+	if b.conf, err = b.pluginConf("manifests", yaml); err != nil {
+		return nil, err
+	}
+	if b.api, err = startAPI(filepath.Join(dir, "api")); err != nil {
+		return nil, err
+	}
+	if b.apiConf, err = b.pluginConf("kubeconfig", b.api.kubeconfig); err != nil {
+		b.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *bench) close() { b.api.stop() }
+
+// pluginConf is weft-cni's configuration, with the source of pods and networks.
+func (b *bench) pluginConf(key, source string) ([]byte, error) {
+	return json.Marshal(map[string]any{
 		"cniVersion": "1.1.0",
 		"name":       "weft",
 		"type":       "weft-cni",
-		"manifests":  yaml,
+		key:          source,
 		"stateDir":   b.state,
 		"delegates":  []json.RawMessage{b.networks[0].conf},
 	})
-	return b, err
 }
 
 // containerID is the sandbox of this run; next moves on.
@@ -145,15 +172,16 @@ func (b *bench) call(ctx context.Context, program, verb, ifName string, conf []b
 	return took, nil
 }
 
-// sample measures floor and subject once; which goes first alternates.
+// sample measures both floors and both subjects once. In every other sample the order
+// is the reverse, so that each floor stands before its subject as often as after it.
 func (b *bench) sample(ctx context.Context, i int) (sample, error) {
 	s := sample{floorFirst: i%2 == 0}
-	b.next()
-	parts := []func(context.Context, *sample) error{b.subject, b.floor}
-	if s.floorFirst {
-		parts[0], parts[1] = parts[1], parts[0]
+	parts := []func(context.Context, *sample) error{b.floor, b.subject, b.exchange, b.apiSubject}
+	if !s.floorFirst {
+		slices.Reverse(parts)
 	}
 	for _, part := range parts {
+		b.next()
 		if err := part(ctx, &s); err != nil {
 			return s, err
 		}
@@ -166,6 +194,29 @@ func (b *bench) subject(ctx context.Context, s *sample) (err error) {
 		return err
 	}
 	s.del, err = b.call(ctx, b.weft, "DEL", "eth0", b.conf)
+	return err
+}
+
+// apiSubject is subject with the API server.
+func (b *bench) apiSubject(ctx context.Context, s *sample) (err error) {
+	b.api.reset()
+	if s.apiAdd, err = b.call(ctx, b.weft, "ADD", "eth0", b.apiConf); err != nil {
+		return err
+	}
+	s.addRequests = b.api.server.Count("", "")
+	if s.apiDel, err = b.call(ctx, b.weft, "DEL", "eth0", b.apiConf); err != nil {
+		return err
+	}
+	s.delRequests = b.api.server.Count("", "") - s.addRequests
+	if b.api.server.Annotation("default", "client", statusNote) == "" {
+		return errors.New("run weft-cni ADD: the API server holds no network-status")
+	}
+	return nil
+}
+
+func (b *bench) exchange(ctx context.Context, s *sample) (err error) {
+	b.api.reset()
+	s.exchanges, err = b.api.exchange(ctx)
 	return err
 }
 
@@ -212,6 +263,20 @@ func (b *bench) writeRecord() (err error) {
 		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// learn has one ADD and DEL of each subject show what the floors have to do; it gives
+// the size of a record.
+func (b *bench) learn(ctx context.Context) (int, error) {
+	size, err := b.learnRecord(ctx)
+	if err != nil {
+		return 0, err
+	}
+	b.next()
+	if err := b.apiSubject(ctx, &sample{}); err != nil {
+		return 0, err
+	}
+	return size, b.api.learn()
 }
 
 // learnRecord gives the size of what a real ADD makes durable: the first line of its
