@@ -123,6 +123,9 @@ func (r *report) targets() []target {
 
 func requestsTarget(verb string, found, limit int, measured bool) target {
 	t := target{what: "API requests of one " + verb + ", the most of any sample", limit: fmt.Sprintf("≤ %d", limit), found: "not measured"}
+	if limit == 0 {
+		t.limit = "0"
+	}
 	if measured {
 		t.found, t.reached = strconv.Itoa(found), found <= limit
 	}
@@ -231,8 +234,10 @@ func (r *report) write(docs, text string) error {
 func (r *report) csv() ([]byte, error) {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
-	rows := [][]string{{"run", "first", "floor_delegates_us", "floor_record_us", "weft_add_us", "weft_del_us",
-		"floor_exchanges_us", "weft_api_add_us", "weft_api_del_us", "api_add_requests", "api_del_requests"}}
+	rows := [][]string{{
+		"run", "first", "floor_delegates_us", "floor_record_us", "weft_add_us", "weft_del_us",
+		"floor_exchanges_us", "weft_api_add_us", "weft_api_del_us", "api_add_requests", "api_del_requests",
+	}}
 	for i, s := range r.samples {
 		first := "subject"
 		if s.floorFirst {
