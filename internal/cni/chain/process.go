@@ -73,7 +73,7 @@ func (p *process) run(ctx context.Context) (stdout []byte, err error) {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		close(killed)
 	})
-	awaitExit(cmd.Process.Pid)
+	awaitExit(cmd)
 	if !stop() {
 		<-killed
 	}
@@ -120,7 +120,7 @@ func (p *process) start(ctx context.Context, stdout io.Writer) (*exec.Cmd, error
 			Path: p.path, Args: []string{p.path}, Env: p.env,
 			Stdin: bytes.NewReader(p.stdin), Stdout: stdout, Stderr: &p.tail,
 			ExtraFiles:  p.inherit,
-			SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
+			SysProcAttr: &syscall.SysProcAttr{Setpgid: true, PidFD: new(-1)},
 			WaitDelay:   drain,
 		}
 		err := cmd.Start()
@@ -140,9 +140,37 @@ func (p *process) start(ctx context.Context, stdout io.Writer) (*exec.Cmd, error
 
 // awaitExit waits for the end of a child without reaping it: until it is reaped
 // neither its number nor its group's can be given to others.
-func awaitExit(pid int) {
-	for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), syscall.EINTR) {
+func awaitExit(cmd *exec.Cmd) {
+	if pollExit(*cmd.SysProcAttr.PidFD) == nil {
+		return
 	}
+	for errors.Is(unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), syscall.EINTR) {
+	}
+}
+
+// pollExit is awaitExit by a descriptor of the child, which it closes: no thread is held up
+// meanwhile, and one alone moves the plugin's input and output. Kernels before 5.4 have no
+// such descriptors, or cannot poll them.
+func pollExit(pidfd int) error {
+	if pidfd < 0 {
+		return errors.ErrUnsupported
+	}
+	if err := syscall.SetNonblock(pidfd, true); err != nil {
+		return errors.Join(err, syscall.Close(pidfd))
+	}
+	f := os.NewFile(uintptr(pidfd), "child")
+	defer f.Close() //nolint:errcheck // it was only polled
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Read(func(fd uintptr) (done bool) {
+		var info unix.Siginfo
+		failed = unix.Waitid(unix.P_PIDFD, int(fd), &info, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
+		return failed != nil || info.Signo != 0
+	})
+	return errors.Join(err, failed)
 }
 
 // failure completes bad with how the plugin failed: its own error where it gave one.
