@@ -60,19 +60,20 @@ const (
 )
 
 // ErrKept tells that a sandbox is kept already.
-var ErrKept = errors.New("a sandbox is kept already; take it down first: weft sandbox down")
+var ErrKept = errors.New("a sandbox is kept already")
 
 // ErrNotKept tells that there is no kept sandbox.
 var ErrNotKept = errors.New("no sandbox is kept")
 
 // newPlace prepares the directory for a sandbox to keep.
 func newPlace(dir string) (*place, error) {
+	given := dir
 	dir, err := stateHome(dir)
 	if err != nil {
 		return nil, err
 	}
 	if h, err := remembered(dir); err == nil && journal.Alive(h.process()) {
-		return nil, fmt.Errorf("%w (process %d)", ErrKept, h.PID)
+		return nil, fmt.Errorf("%w (process %d); take it down first: %s", ErrKept, h.PID, downCommand(given))
 	}
 	p := &place{dir: dir}
 	p.log, err = os.OpenFile(filepath.Join(dir, logFile), os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -80,6 +81,14 @@ func newPlace(dir string) (*place, error) {
 		return nil, fmt.Errorf("open log of the sandbox: %w", err)
 	}
 	return p, nil
+}
+
+// downCommand takes down the sandbox that is remembered in the directory given by a flag.
+func downCommand(stateDir string) string {
+	if stateDir == "" {
+		return "weft sandbox down"
+	}
+	return "weft sandbox down --state-dir " + stateDir
 }
 
 func (p *place) close() { p.log.Close() }
@@ -126,6 +135,9 @@ func stateHome(dir string) (string, error) {
 // Down ends the kept sandbox and reports what its deletion found. The error is ErrNotKept
 // when there is none.
 func Down(ctx context.Context, dir string) (*Report, error) {
+	if _, err := os.Stat(dir); dir != "" && errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s does not exist", ErrNotKept, dir)
+	}
 	dir, err := stateHome(dir)
 	if err != nil {
 		return nil, err

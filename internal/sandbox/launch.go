@@ -215,10 +215,7 @@ func (c *child) letGo(r *Report, stateDir string, place *place) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("keep sandbox: %w", err), c.kill())
 	}
-	holder.down = "weft sandbox down"
-	if stateDir != "" {
-		holder.down += " --state-dir " + stateDir
-	}
+	holder.down = downCommand(stateDir)
 	r.Holder = holder
 	return c.cmd.Process.Release()
 }
