@@ -321,7 +321,8 @@ func deletions() []kase {
 	none := &[]string{}
 	twoCases := []kase{
 		{number: "B52", networks: new("neta"), steps: []step{
-			add(ok1, "pb ADD net1"), {verb: "DEL", calls: full},
+			add(ok1, "pb ADD net1"),
+			{verb: "DEL", calls: full},
 			{do: "the same again", verb: "DEL", calls: []string{"pa DEL eth0"}},
 			{do: "the pod is deleted", act: deletePod, verb: "DEL", calls: []string{"pa DEL eth0"}},
 		}},
@@ -418,8 +419,9 @@ func verbs() []kase {
 		nothing, readiness,
 		{
 			number: "B67", only: Manifests, noPod: true,
-			conf:  `"delegateLimit":8,"delegates":[{"cniVersion":"1.0.0","name":"defnet","type":"pa","sleep":{"ADD":"30ms"}}]`,
-			steps: []step{{do: "100 ADDs at once, of 100 pods", act: hundred, verb: "DEL", env: []string{"CNI_CONTAINERID=c-0"}, calls: []string{"pa DEL eth0"}}},
+			conf:   `"delegateLimit":8,"delegates":[{"cniVersion":"1.0.0","name":"defnet","type":"pa","sleep":{"ADD":"30ms"}}]`,
+			steps:  []step{{do: "100 ADDs at once, of 100 pods", act: hundred, verb: "DEL", env: []string{"CNI_CONTAINERID=c-0"}, calls: []string{"pa DEL eth0"}}},
+			multus: "thin: no limit; thick: connectionLimit, which holds up DEL and health as well",
 		},
 	}
 }
@@ -465,11 +467,15 @@ func further() []kase {
 	}
 	return []kase{
 		{number: "1.6", variant: "[null]", networks: new("[null]"), steps: []step{told(refused(networks + "[0]"))}, multus: "panics, exit status 2"},
-		{number: "1.6", variant: "null", networks: new("null"), nads: map[string]string{"default/null": `{"cniVersion":"1.0.0","type":"pc"}`},
-			steps: []step{{verb: "ADD", calls: []string{ok1, "pc ADD net1"}, warn: "null is read as the name", event: "QuestionableNetworks"}}},
+		{
+			number: "1.6", variant: "null", networks: new("null"), nads: map[string]string{"default/null": `{"cniVersion":"1.0.0","type":"pc"}`},
+			steps: []step{{verb: "ADD", calls: []string{ok1, "pc ADD net1"}, warn: "null is read as the name", event: "QuestionableNetworks"}},
+		},
 		{number: "1.6", variant: "[]", networks: new("[]"), steps: []step{add(ok1)}},
-		{number: "1.8", variant: "no plugins", networks: new("neta"), nads: map[string]string{"default/neta": `{"cniVersion":"1.0.0","plugins":[]}`},
-			steps: []step{told(refused("NetworkAttachmentDefinition default/neta", "spec.config plugins", "is empty"))}, multus: "panics"},
+		{
+			number: "1.8", variant: "no plugins", networks: new("neta"), nads: map[string]string{"default/neta": `{"cniVersion":"1.0.0","plugins":[]}`},
+			steps: []step{told(refused("NetworkAttachmentDefinition default/neta", "spec.config plugins", "is empty"))}, multus: "panics",
+		},
 		{number: "1.9", variant: "automatic name", networks: new("neta@net2,neta"), steps: []step{told(refused(networks+"[1]", `"net2"`, networks+"[0]"))}, multus: "gives net2 to both"},
 		{number: "1.10", variant: "NAD missing", networks: new("gone"), steps: []step{{verb: "ADD", code: 7, words: []string{networks + "[0]", `"default/gone"`, "does not exist"}, calls: []string{}, event: "NoNetworkFound"}}},
 		cached("[]"), cached("null"),

@@ -24,6 +24,7 @@ func sections() []section {
 		{"Isolation and default network", isolation()},
 		{"runtimeConfig, arguments, devices", handed()},
 		{"ADD that fails, status", failures()},
+		{"An API server that misbehaves", broken()},
 		{"Default routes", routeCases()},
 		{"DEL and records", deletions()},
 		{"Other verbs", verbs()},

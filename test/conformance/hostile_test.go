@@ -108,6 +108,7 @@ func TestHostileAnnotations(t *testing.T) {
 		"percent in a name":     {`[{"name":"neta%2f.."}]`, first + ".name"},
 	}
 	both(t, func(t *testing.T, r *Rig) {
+		t.Helper()
 		for name, c := range cases {
 			t.Run(name, func(t *testing.T) {
 				withNetworks(r, c.text)
@@ -128,6 +129,7 @@ func TestLargeAnnotations(t *testing.T) {
 	const size = 250 << 10
 	text := strings.Repeat("xé", size/3)
 	both(t, func(t *testing.T, r *Rig) {
+		t.Helper()
 		for name, networks := range map[string]string{
 			"blanks":   "neta" + strings.Repeat(" ", size),
 			"cni-args": `[{"name":"neta","cni-args":{"text":` + quote(text) + `}}]`,
@@ -156,6 +158,7 @@ func quote(text string) string {
 // as they stand, twice and all.
 func TestDuplicateKeys(t *testing.T) {
 	both(t, func(t *testing.T, r *Rig) {
+		t.Helper()
 		r.NAD("default/twice", `{"cniVersion":"1.0.0","type":"pa","type":"pb","x":1,"x":2}`, nil)
 		withNetworks(r, `[{"name":"gone","name":"twice","mac":"x","mac":"02:00:00:00:00:07"}]`)
 		o := r.Call("ADD")
@@ -175,6 +178,7 @@ func TestConfigurationBytesAreKept(t *testing.T) {
 	const odd = `"big":9007199254740993,"neg":-9223372036854775809,"long":123456789012345678901234567890,"f":1.0,"e":1E400,"u":"\u00e9\/<","nul":"\u0000","blank":[ 1 ,  2 ]`
 	const args = `{"n":9007199254740993,"f":1.50}`
 	both(t, func(t *testing.T, r *Rig) {
+		t.Helper()
 		r.NAD("default/odd", `{"cniVersion":"1.0.0","type":"pb","capabilities":{"mac":true},`+odd+`}`, nil)
 		withNetworks(r, `[{"name":"odd","mac":"02:00:00:00:00:07","cni-args":`+args+`}]`)
 		for _, verb := range []string{"ADD", "CHECK", "DEL"} {
@@ -235,6 +239,7 @@ func TestDotsInNames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			both(t, func(t *testing.T, r *Rig) {
+				t.Helper()
 				withNetworks(r, "neta")
 				o := r.Call("ADD", c.change(r)...)
 				code := c.code
@@ -247,6 +252,70 @@ func TestDotsInNames(t *testing.T) {
 						t.Errorf("request %q", q)
 					}
 				}
+			})
+		})
+	}
+}
+
+// A NAD's configuration of any bytes is attached or refused with words that name it.
+func TestHostileNADs(t *testing.T) {
+	const size = 250 << 10
+	cases := map[string]string{
+		"NUL":              "\x00",
+		"nothing but NULs": strings.Repeat("\x00", 1000),
+		"half a character": "{\"cniVersion\":\"1.0.0\",\"type\":\"pb\xc3\"}",
+		"escape sequence":  "\x1b[31m{}",
+		"byte order mark":  "\ufeff" + `{"cniVersion":"1.0.0","type":"pb"}`,
+		"deep":             `{"cniVersion":"1.0.0","type":"pb","x":` + strings.Repeat("[", size),
+		"list":             `[{"cniVersion":"1.0.0","type":"pb"}]`,
+		"a string":         `"pb"`,
+		"a number":         "1e999",
+		"and more":         `{"cniVersion":"1.0.0","type":"pb"}{}`,
+		"number as type":   `{"cniVersion":"1.0.0","type":7}`,
+		"null as type":     `{"cniVersion":"1.0.0","type":null}`,
+		"long type":        `{"cniVersion":"1.0.0","type":"` + strings.Repeat("x", size) + `"}`,
+		"unicode type":     `{"cniVersion":"1.0.0","type":"рb"}`,
+		"long version":     `{"cniVersion":"` + strings.Repeat("1", size) + `","type":"pb"}`,
+		"plugins object":   `{"cniVersion":"1.0.0","plugins":{}}`,
+		"plugins of null":  `{"cniVersion":"1.0.0","plugins":[null]}`,
+		"plugins nested":   `{"cniVersion":"1.0.0","plugins":[[]]}`,
+		"many plugins":     `{"cniVersion":"1.0.0","plugins":[` + strings.Repeat(`{"type":"nosuch"},`, size/20) + `{"type":"nosuch"}]}`,
+		"capabilities":     `{"cniVersion":"1.0.0","type":"pb","capabilities":["ips"]}`,
+		"itself":           `{"cniVersion":"1.0.0","type":"weft-cni"}`,
+		"control as name":  `{"cniVersion":"1.0.0","name":"a\u0007b","type":"pb"}`,
+		"HTML":             `<html><body>{"type":"pb"}</body></html>`,
+	}
+	both(t, func(t *testing.T, r *Rig) {
+		t.Helper()
+		withNetworks(r, "neta")
+		for name, config := range cases {
+			t.Run(name, func(t *testing.T) {
+				r.NAD("default/neta", config, nil)
+				wantRefused(t, r, r.Call("ADD"), 7, "default/neta")
+			})
+		}
+	})
+}
+
+// A delegate's error of any bytes undoes the ADD, and keeps its code.
+func TestHostileDelegates(t *testing.T) {
+	for name, msg := range map[string]string{
+		"control characters": "a\x00b\x1b[31m\nc\td",
+		"right to left":      "\u202eevil",
+		"long":               strings.Repeat("é", 100<<10),
+		"success on DEL":     "link not found",
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, r *Rig) {
+				t.Helper()
+				r.NAD("default/neta", `{"cniVersion":"1.0.0","type":"pb","fail":{"ADD":{"code":42,"msg":`+quote(msg)+`,"details":`+quote(msg)+`}}}`, nil)
+				withNetworks(r, "neta")
+				o := r.Call("ADD")
+				if got := strings.Join(o.Names(), ", "); got != "pa ADD eth0, pb ADD net1, pb DEL net1, pa DEL eth0" {
+					t.Errorf("calls %s", got)
+				}
+				o.Calls = nil
+				wantRefused(t, r, o, 42, "default/neta", "net1")
 			})
 		})
 	}

@@ -157,6 +157,7 @@ func (r *Rig) hide(text string) string {
 	text = strings.ReplaceAll(text, r.Dir, "$DIR")
 	if r.API != nil {
 		text = strings.ReplaceAll(text, r.API.URL(), "$API")
+		text = strings.ReplaceAll(text, strings.TrimPrefix(r.API.URL(), "http://"), "$API")
 	}
 	return text
 }

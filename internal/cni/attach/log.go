@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -24,6 +25,7 @@ type logger struct {
 	file   *os.File
 	level  int
 	prefix string
+	told   []string // warnings about what was read, which the plan has again
 }
 
 // Warnings and errors are always told. Of Multus' logLevel words, "verbose" and
@@ -105,7 +107,12 @@ func (l *logger) warnings(ws []fault.Warning) {
 		if w.Field != "" {
 			text += ": " + w.Field
 		}
-		l.warn(text + ": " + w.Text)
+		text += ": " + w.Text
+		if slices.Contains(l.told, text) {
+			continue
+		}
+		l.told = append(l.told, text)
+		l.warn(text)
 	}
 }
 

@@ -5,6 +5,7 @@ package planner
 
 import (
 	"context"
+	"strings"
 
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/wire"
@@ -48,7 +49,7 @@ type Reporter interface {
 // Message is a CNI error as the text of an event.
 func Message(e *wire.Error) string {
 	text := e.Msg
-	if e.Details != "" {
+	if !strings.Contains(text, e.Details) { // a plugin's are in its text already
 		text += "; " + e.Details
 	}
 	return fault.Bound(text, maxMessage)
