@@ -139,7 +139,7 @@ func (h *hands) undoOwnDelegates(ctx context.Context, rec *journal.Record) {
 	for i, a := range slices.Backward(p.Attachments) {
 		call := t.call(i, a, nil)
 		call.Started = nil
-		if err := h.runner.Del(ctx, call); err != nil {
+		if err := h.undoOne(ctx, i+1, call); err != nil {
 			h.log.warn(fmt.Sprintf("no record; DEL of network %s: %v", a.Network, err))
 		}
 	}

@@ -73,6 +73,21 @@ func TestDelGoesOn(t *testing.T) {
 	r.wantClean()
 }
 
+// A plugin whose DEL hangs has its share of the time: the others have theirs.
+func TestDelGoesOnWhenAPluginHangs(t *testing.T) {
+	r := newRig(t)
+	r.nad("other", "netb", r.delegate("pc", "cniVersion", "1.0.0", "sleep", map[string]any{"DEL": "10m"}))
+	r.pod(networks, strings.Repeat("neta,", 10)+"other/netb")
+	r.ok("ADD")
+	e := r.fails(104, "other/netb", "DEL")
+	if strings.Contains(e.Msg, "defnet") {
+		t.Errorf("a network that does not hang failed: %s", e.Msg)
+	}
+	if left, want := r.files(r.hold), []string{"cid1-net11-pc"}; !slices.Equal(left, want) {
+		t.Errorf("left %v, want %v", left, want)
+	}
+}
+
 // From the third DEL on success is answered, unless retryDeleteOnError; a later call sweeps.
 func TestDelGivesUpAndSweeps(t *testing.T) {
 	r := newRig(t)

@@ -67,34 +67,44 @@ func (h *hands) gcRecords(ctx context.Context, valid map[netconf.ValidAttachment
 		return stateFault("", err)
 	}
 	var faults []error
-	for _, key := range keys {
-		st, err := h.store.Read(key)
-		if err != nil {
-			faults = append(faults, h.gcUnreadable(ctx, key, err))
-			continue
-		}
-		if len(st.Intents) == 0 {
-			faults = append(faults, h.gcOne(ctx, key))
-			continue
-		}
-		s, err := record.Decode(st, h.boot)
-		if err != nil {
-			faults = append(faults, stateFault(key, err))
-			continue
-		}
-		for _, a := range s.Attachments {
-			nets.add(a.Conf)
-		}
-		sb := s.Body.Sandbox
-		if !valid[netconf.ValidAttachment{ContainerID: sb.ContainerID, IfName: sb.IfName}] {
-			faults = append(faults, h.gcOne(ctx, key))
-		}
+	for i, key := range keys {
+		// The networks come after the last record.
+		ctx, cancel := chain.Share(ctx, len(keys)-i+1, undoShare)
+		faults = append(faults, h.gcRecord(ctx, key, valid, nets))
+		cancel()
 	}
 	return errors.Join(faults...)
 }
 
-// gcUnreadable moves a corrupt record to quarantine; one of a newer version is left alone.
+// gcRecord undoes one record, unless it is in the runtime's list, and collects its networks.
+func (h *hands) gcRecord(ctx context.Context, key journal.Key, valid map[netconf.ValidAttachment]bool, nets networks) error {
+	st, err := h.store.Read(key)
+	if err != nil {
+		return h.gcUnreadable(ctx, key, err)
+	}
+	if len(st.Intents) == 0 {
+		return h.gcOne(ctx, key)
+	}
+	s, err := record.Decode(st, h.boot)
+	if err != nil {
+		return stateFault(key, err)
+	}
+	for _, a := range s.Attachments {
+		nets.add(a.Conf)
+	}
+	sb := s.Body.Sandbox
+	if valid[netconf.ValidAttachment{ContainerID: sb.ContainerID, IfName: sb.IfName}] {
+		return nil
+	}
+	return h.gcOne(ctx, key)
+}
+
+// gcUnreadable moves a corrupt record to quarantine; one of a newer version is left alone,
+// and one that is gone since the keys were listed is fine.
 func (h *hands) gcUnreadable(ctx context.Context, key journal.Key, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if errors.Is(err, journal.ErrNewer) {
 		h.log.warn(err.Error())
 		return nil
@@ -171,12 +181,17 @@ func (h *hands) gcScratch(ctx context.Context) error {
 	}
 	var faults []error
 	for _, id := range ids {
-		if slices.ContainsFunc(h.conf.ValidAttachments, func(v netconf.ValidAttachment) bool { return v.ContainerID == id }) {
+		if h.listed(id) {
 			continue
 		}
 		faults = append(faults, h.gcOneScratch(ctx, id))
 	}
 	return errors.Join(faults...)
+}
+
+// listed reports whether the runtime lists an attachment of the container.
+func (h *hands) listed(id string) bool {
+	return slices.ContainsFunc(h.conf.ValidAttachments, func(v netconf.ValidAttachment) bool { return v.ContainerID == id })
 }
 
 func (h *hands) gcOneScratch(ctx context.Context, id string) error {
@@ -215,12 +230,15 @@ func (h *hands) gcNetworks(ctx context.Context, nets networks) error {
 		return err
 	}
 	defer lanes.Release(lane)
+	all := nets.sorted()
 	var faults []error
-	for _, n := range nets.sorted() {
+	for i, n := range all {
+		ctx, cancel := chain.Share(ctx, len(all)-i, undoShare)
 		call := chain.Call{Network: n, Path: h.path(), Inherit: []*os.File{lane}}
 		if err := h.runner.GC(ctx, call, live[n.Name]); err != nil {
 			faults = append(faults, fmt.Errorf("network %s: %w", n.Name, err))
 		}
+		cancel()
 	}
 	return errors.Join(faults...)
 }
@@ -234,6 +252,9 @@ func (h *hands) liveByName() (map[string][]netconf.ValidAttachment, error) {
 	}
 	for _, key := range keys {
 		st, err := h.store.Read(key)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // deleted since the keys were listed
+		}
 		if err != nil {
 			// What it holds is not known, so nothing may be released.
 			return nil, stateFault(key, err)
@@ -257,8 +278,10 @@ func (h *hands) liveByName() (map[string][]netconf.ValidAttachment, error) {
 	}
 	for _, id := range ids {
 		found, err := scratch.Load(h.conf.CNIDir, id, defaultIfName)
-		if err != nil {
-			return nil, stateFault(journal.Key(id), err)
+		// Multus leaves torn files behind for good. One whose sandbox is gone holds nothing;
+		// gcScratch has told it.
+		if err != nil && h.listed(id) {
+			return nil, &fault.Fault{Code: fault.State, Object: "Multus file " + filepath.Join(h.conf.CNIDir, id), Text: err.Error(), Err: err}
 		}
 		for _, a := range found {
 			live[a.Conf.Name] = append(live[a.Conf.Name], netconf.ValidAttachment{ContainerID: id, IfName: a.IfName})

@@ -31,6 +31,9 @@ const (
 	statusTimeout = 1 * time.Second
 	// undoTimeout is what undoing a failed ADD may take beyond the ADD's own deadline.
 	undoTimeout = 45 * time.Second
+	// undoShare is what undoing one attachment, or GC of one network, may take at least,
+	// however many there are.
+	undoShare = 5 * time.Second
 	// busyProbe is how long a locked record is waited for before its holder is looked at.
 	busyProbe = 100 * time.Millisecond
 	// idleProbe is how long GC and the sweep wait for a record that others may be using.

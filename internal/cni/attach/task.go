@@ -168,10 +168,16 @@ func (t *task) undoAll(ctx context.Context, s *record.Sandbox) error {
 }
 
 // undoEach runs the DEL of every attachment that may exist, last first. One that fails
-// does not stop the others. A full disk must not keep a pod from being deleted: then
-// undoing goes on unrecorded, and is repeated if it is interrupted.
+// does not stop the others, nor does one that hangs. A full disk must not keep a pod from
+// being deleted: then undoing goes on unrecorded, and is repeated if it is interrupted.
 func (t *task) undoEach(ctx context.Context, s *record.Sandbox) error {
 	t.try(record.UndoPhase(t.ofRuntime))
+	left := 0
+	for i := range s.Attachments {
+		if s.Attachments[i].Pending() {
+			left++
+		}
+	}
 	var failed []error
 	for i := len(s.Attachments) - 1; i >= 0; i-- {
 		a := &s.Attachments[i]
@@ -179,7 +185,9 @@ func (t *task) undoEach(ctx context.Context, s *record.Sandbox) error {
 			continue
 		}
 		t.try(journal.Phase{Phase: journal.Undoing, Item: i})
-		if err := t.runner.Del(ctx, t.undoCall(i, s, a)); err != nil {
+		err := t.undoOne(ctx, left, t.undoCall(i, s, a))
+		left--
+		if err != nil {
 			failed = append(failed, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err))
 			continue
 		}
@@ -191,6 +199,13 @@ func (t *task) undoEach(ctx context.Context, s *record.Sandbox) error {
 		t.try(journal.Phase{Phase: journal.Undone, Item: i})
 	}
 	return errors.Join(failed...)
+}
+
+// undoOne runs the DEL of the first of so many attachments with its share of the time.
+func (h *hands) undoOne(ctx context.Context, left int, call chain.Call) error {
+	ctx, cancel := chain.Share(ctx, left, undoShare)
+	defer cancel()
+	return h.runner.Del(ctx, call)
 }
 
 // try appends a phase whose loss does no more than repeat work.

@@ -5,6 +5,7 @@ package attach_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -228,5 +229,66 @@ func TestGCWhileAddRuns(t *testing.T) {
 		if e.Command == "GC" && !slices.Equal(valid(t, e.Stdin), []string{"cid1/eth0"}) {
 			t.Errorf("GC was told %v", valid(t, e.Stdin))
 		}
+	}
+}
+
+// A record that another GC or a DEL forgets meanwhile is no fault.
+func TestGCAtOnce(t *testing.T) {
+	r := newRig(t)
+	r.conf["cniVersion"] = "1.1.0"
+	r.pod()
+	for i := range 20 {
+		r.ok("ADD", fmt.Sprintf("CNI_CONTAINERID=many%d", i))
+	}
+	r.conf["cni.dev/valid-attachments"] = []any{}
+	done := make(chan answer)
+	for range 4 {
+		gc := r.command("GC")
+		go func() { done <- r.finish(gc) }()
+	}
+	for range 4 {
+		if a := <-done; a.status != 0 {
+			t.Errorf("GC: %s", a.stdout)
+		}
+	}
+	r.ok("GC")
+	r.wantClean()
+}
+
+// A torn Multus file of a sandbox that is gone keeps no network from GC; of one that lives it does.
+func TestGCWithATornMultusFile(t *testing.T) {
+	r := newRig(t)
+	r.conf["cniVersion"] = "1.1.0"
+	r.conf["delegates"] = []any{r.delegate("pa", "cniVersion", "1.1.0", "name", "defnet")}
+	r.conf["cni.dev/valid-attachments"] = []any{}
+	torn := filepath.Join(r.conf["cniDir"].(string), "cid9")
+	r.write(torn, `[{"Conf":`)
+	r.ok("GC")
+	r.wantCalls("pa GC ")
+	r.conf["cni.dev/valid-attachments"] = []any{map[string]any{"containerID": "cid9", "ifname": "eth0"}}
+	r.fails(101, "Multus file "+torn, "GC")
+	r.wantCalls()
+}
+
+// A plugin whose DEL hangs leaves time for the sandboxes and networks after its own.
+func TestGCGoesOn(t *testing.T) {
+	r := newRig(t)
+	r.conf["cniVersion"] = "1.1.0"
+	r.conf["delegates"] = []any{r.delegate("pa", "cniVersion", "1.1.0", "name", "defnet")}
+	r.nad("default", "neta", r.delegate("pb", "cniVersion", "1.0.0", "sleep", map[string]any{"DEL": "10m"}))
+	r.pod(networks, "neta")
+	r.ok("ADD")
+	r.pod()
+	for i := range 12 {
+		r.ok("ADD", fmt.Sprintf("CNI_CONTAINERID=cid2%d", i))
+	}
+	r.calls()
+	r.conf["cni.dev/valid-attachments"] = []any{}
+	r.fails(104, "default/neta", "GC")
+	if left, want := r.files(r.hold), []string{"cid1-net1-pb"}; !slices.Equal(left, want) {
+		t.Errorf("left %v, want %v", left, want)
+	}
+	if calls := r.calls(); !slices.Contains(calls, "pa GC ") {
+		t.Errorf("no network was cleaned: %v", calls)
 	}
 }

@@ -206,13 +206,26 @@ func (r *Runner) GC(ctx context.Context, c Call, valid []netconf.ValidAttachment
 
 // shared runs one plugin with its share of the time that is left for several.
 func (r *Runner) shared(ctx context.Context, c *Call, command string, i, left int, k keys) error {
-	if deadline, ok := ctx.Deadline(); ok && left > 1 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(left))
-		defer cancel()
-	}
+	ctx, cancel := Share(ctx, left, leastShare)
+	defer cancel()
 	_, err := r.plugin(ctx, c, command, i, k)
 	return err
+}
+
+// leastShare is what a plugin needs on a busy machine. A chain so long that its plugins'
+// shares are smaller makes progress all the same.
+const leastShare = time.Second
+
+// Share bounds the first of several works that are left, so that one that hangs leaves time
+// for the others: an equal part of the time until ctx's deadline, or least when that is
+// longer, but never more than half of the time.
+func Share(ctx context.Context, left int, least time.Duration) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok || left < 2 {
+		return ctx, func() {}
+	}
+	rest := time.Until(deadline)
+	return context.WithTimeout(ctx, max(rest/time.Duration(left), min(least, rest/2)))
 }
 
 // plugin runs one command of one plugin. The error is an *Error.

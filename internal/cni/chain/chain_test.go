@@ -302,6 +302,34 @@ func TestDelSharesItsTime(t *testing.T) {
 	}
 }
 
+func TestShare(t *testing.T) {
+	for _, tt := range []struct {
+		whole time.Duration
+		left  int
+		want  time.Duration
+	}{
+		{time.Minute, 1, time.Minute},
+		{time.Minute, 2, 30 * time.Second},
+		{time.Minute, 12, 5 * time.Second},
+		{time.Minute, 256, 5 * time.Second}, // no less, or none of many would ever end
+		{6 * time.Second, 256, 3 * time.Second},
+	} {
+		whole, cancel := context.WithTimeout(t.Context(), tt.whole)
+		defer cancel()
+		ctx, cancel := chain.Share(whole, tt.left, 5*time.Second)
+		defer cancel()
+		deadline, _ := ctx.Deadline()
+		if got := time.Until(deadline); got > tt.want || got < tt.want-time.Second {
+			t.Errorf("the share of 1 of %d in %v is %v, want %v", tt.left, tt.whole, got, tt.want)
+		}
+	}
+	ctx, cancel := chain.Share(t.Context(), 9, time.Second)
+	defer cancel()
+	if _, ok := ctx.Deadline(); ok {
+		t.Error("a deadline where there was none")
+	}
+}
+
 func TestStatusAndGC(t *testing.T) {
 	valid := []netconf.ValidAttachment{{ContainerID: "c1", IfName: "eth0"}}
 	b := newBench(t, "1.1.0", `"type":"pa","detail":true,"fail":{"GC":{"code":5,"msg":"x"}}`, `"type":"pb","fail":{"STATUS":{"code":50,"msg":"down"}}`, `"type":"pc"`)
