@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/weftnet/weft/internal/host/kernel/kerneltest"
 	. "github.com/weftnet/weft/test/conformance"
 	"github.com/weftnet/weft/test/crash/ptrace"
 )
@@ -114,6 +115,48 @@ func (d *disk) check(t *testing.T, verb string, n int, stays bool) {
 	if left := d.Left(); len(left) > 0 {
 		t.Errorf("left after DEL: %q", left)
 	}
+}
+
+// TestSmallDisk has a disk of so many pages, the kernel's own: it also cuts writes short.
+func TestSmallDisk(t *testing.T) {
+	kerneltest.Need(t)
+	const most = 40
+	page, failed := os.Getpagesize(), 0
+	for pages := 1; pages <= most; pages++ {
+		d := newDisk(t)
+		// Networks of a page and a half each, so that a record grows over several.
+		for _, name := range []string{"default/neta", "other/netb"} {
+			d.NAD(name, `{"cniVersion":"1.0.0","type":"pb","x":"`+strings.Repeat("x", page*3/2)+`"}`, nil)
+		}
+		d.Set(`{"delegates":[{"cniVersion":"1.0.0","name":"defnet","type":"pa","result":{"cniVersion":"1.0.0","dns":{"domain":"` + strings.Repeat("y", page) + `"}}}]}`)
+		must(t, os.Mkdir(d.At("state"), 0o700))
+		must(t, syscall.Mount("tmpfs", d.At("state"), "tmpfs", 0, fmt.Sprintf("size=%d,mode=0700", pages*page)))
+		t.Cleanup(func() { must(t, syscall.Unmount(d.At("state"), syscall.MNT_DETACH)) })
+		o := d.Call("ADD")
+		if o.Status != 0 {
+			failed++
+			if o.Error.Code != 101 {
+				t.Errorf("%d pages: ADD answers %s", pages, o.Stdout)
+			}
+			d.undone(t)
+			if held := d.held(t); len(held) > 0 {
+				t.Errorf("%d pages: delegates hold %q", pages, held)
+			}
+		}
+		if del := d.Call("DEL"); del.Status != 0 {
+			t.Errorf("%d pages: DEL answers %s", pages, del.Stdout)
+		}
+		if left := d.Left(); len(left) > 0 {
+			t.Errorf("%d pages: left %q", pages, left)
+		}
+		if o.Status == 0 {
+			if failed < 3 {
+				t.Errorf("only %d disks were too small", failed)
+			}
+			return
+		}
+	}
+	t.Errorf("no disk of up to %d pages was large enough", most)
 }
 
 // undone checks that every ADD that began was followed by a DEL.
