@@ -54,8 +54,9 @@ func (r *reader) warn(key, format string, args ...any) {
 
 // read decodes every key that is written, once, in the order of the table.
 func (r *reader) read(o *Object) {
-	values := r.known(o)
-	for _, f := range fields() {
+	table := fields()
+	values := r.known(o, table)
+	for _, f := range table {
 		raw, ok := values[f.Name]
 		if !ok || f.set == nil {
 			continue
@@ -72,8 +73,7 @@ func (r *reader) read(o *Object) {
 	}
 }
 
-func (r *reader) known(o *Object) map[string]json.RawMessage {
-	table := fields()
+func (r *reader) known(o *Object, table []field) map[string]json.RawMessage {
 	names := make([]string, len(table))
 	for i, f := range table {
 		names[i] = f.Name

@@ -29,7 +29,7 @@ const (
 
 // Spawn starts a planner program (weft-planner) that speaks the protocol on its
 // stdin and stdout; it serves until the Client is closed. It has a process group
-// of its own, which is killed when ctx ends, an empty environment, and its stderr
+// of its own, which is killed when ctx ends, no environment but GOMAXPROCS, and its stderr
 // goes to stderr, bounded (nil discards it). The error is a *fault.Fault of code 11.
 func Spawn(ctx context.Context, path string, stderr io.Writer) (*Client, error) {
 	c := &Client{name: "planner " + path}
@@ -48,7 +48,8 @@ func Spawn(ctx context.Context, path string, stderr io.Writer) (*Client, error) 
 
 	p := &process{log: &boundedLog{w: stderr}}
 	p.cmd = exec.CommandContext(ctx, path)
-	p.cmd.Env = []string{}
+	// All of it. A Go program then asks no cgroup for its share and stops no thread to take less.
+	p.cmd.Env = []string{"GOMAXPROCS=1"}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = theirs, theirs, p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.cmd.Cancel = p.kill

@@ -13,8 +13,8 @@ package brief
 
 import (
 	"errors"
-	"os"
 	"runtime"
+	"syscall"
 )
 
 // stack is what the main goroutine will need at its deepest, in bytes. Growing there in
@@ -42,25 +42,31 @@ func slackenWatch() error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile("/proc/"+threads[1]+"/timerslack_ns", os.O_WRONLY, 0)
+	fd, err := syscall.Open("/proc/"+threads[1]+"/timerslack_ns", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(watchSlack)
-	return errors.Join(err, f.Close())
+	_, err = syscall.Write(fd, []byte(watchSlack))
+	return errors.Join(err, syscall.Close(fd))
 }
 
-// threads lists this process' threads, two at least, oldest first.
+// threads lists this process' oldest threads, two at least, oldest first. The os package
+// would touch more memory for it than everything else here.
 func threads() ([]string, error) {
-	dir, err := os.Open("/proc/self/task")
+	fd, err := syscall.Open("/proc/self/task", syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
-	names, err := dir.Readdirnames(-1)
-	if err = errors.Join(err, dir.Close()); err == nil && len(names) < 2 {
-		err = errors.New("list threads: the runtime has started none")
+	var entries [512]byte
+	n, err := syscall.ReadDirent(fd, entries[:])
+	if err = errors.Join(err, syscall.Close(fd)); err != nil {
+		return nil, err
 	}
-	return names, err
+	_, _, names := syscall.ParseDirent(entries[:n], -1, nil)
+	if len(names) < 2 {
+		return nil, errors.New("list threads: the runtime has started none")
+	}
+	return names, nil
 }
 
 //go:noinline
