@@ -230,6 +230,7 @@ func TestNetworkFaults(t *testing.T) {
 	for text, want := range map[string]string{
 		"{}":             "file x: has neither type nor plugins",
 		`{"plugins":[]}`: "file x: plugins: is empty",
+		`{"plugins":[` + strings.Repeat(`{"type":"pb"},`, 64) + `{"type":"pb"}]}`: "file x: plugins: holds 65 plugins, at most 64",
 		`{"plugins":{}}`: "plugins: is an object, an array",
 		`{"plugins":[{"type":"a"},{"name":"b"}]}`:            "plugins[1].type: is missing",
 		`{"plugins":[{"type":"a"},null]}`:                    "plugins[1]: is null",

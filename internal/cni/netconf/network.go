@@ -17,6 +17,10 @@ import (
 // MaxBytes bounds one configuration (architecture 4.1).
 const MaxBytes = 2 << 20
 
+// MaxPlugins bounds the plugins of one list (architecture 4.1): a call must be able to run
+// the whole chain before its deadline, or the network could never be deleted.
+const MaxPlugins = 64
+
 // ErrNoPlugins is the cause of ParseNetwork's fault for a configuration with neither
 // "type" nor "plugins"; the Network that comes with it has everything else. Such a list
 // lives from the plugins in its sub-directory (ParseFile).
@@ -162,8 +166,11 @@ func (p *parser) plugins(raw json.RawMessage) []Plugin {
 		}
 		i = skipComma(raw, end)
 	}
-	if at.i == 0 {
+	switch {
+	case at.i == 0:
 		p.fault("plugins", "is empty, a list needs a plugin")
+	case at.i > MaxPlugins:
+		p.fault("plugins", "holds %d plugins, at most %d are allowed", at.i, MaxPlugins)
 	}
 	return all
 }

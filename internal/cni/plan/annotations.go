@@ -34,11 +34,6 @@ func (p *planner) readAnnotations() {
 		p.isolate(DefaultNetworkAnnotation, p.def)
 	}
 	p.asked = p.elements(NetworksAnnotation)
-	if len(p.asked) > MaxNetworks {
-		p.fault("annotation "+NetworksAnnotation, "names %d networks, at most %d are allowed", len(p.asked), MaxNetworks)
-		p.asked = nil
-		return
-	}
 	for i := range p.asked {
 		e := &p.asked[i]
 		if e.Namespace == "" {

@@ -134,6 +134,24 @@ func TestArgs(t *testing.T) {
 	}
 }
 
+// The kernel starts no plugin with a longer variable, not even for a DEL.
+func TestArgsFitIntoTheEnvironment(t *testing.T) {
+	pair := "X=" + strings.Repeat("x", 131062-len(podArgs+";X="))
+	w := world{args: podArgs + ";" + pair, networks: "neta"}
+	if got := mustPlan(t, w).Attachments[1].Args; len(got) != 131062 {
+		t.Errorf("CNI_ARGS of %d bytes", len(got))
+	}
+	w.networks = `[{"name":"neta"},{"name":"neta","mac":"02:00:00:00:00:07"}]`
+	_, err := w.make(t)
+	wantFault(t, err, fault.Config, "networks[1]", "131084 bytes", "131062")
+	w.args += "x"
+	_, err = w.make(t)
+	wantFault(t, err, fault.Environment, "CNI_ARGS", "131063 bytes")
+	w = world{networks: `[{"name":"neta","ips":["10.0.0.1"` + strings.Repeat(`,"10.0.0.1"`, 20000) + "]}]"}
+	_, err = w.make(t)
+	wantFault(t, err, fault.Config, "networks[0].ips", "131062")
+}
+
 func TestDelegateWithoutName(t *testing.T) {
 	in := (&world{conf: `"delegates":[{"type":"pa"}]`, noPod: true}).input(t)
 	in.Conf.Name = ""

@@ -24,6 +24,9 @@ const (
 func (p *planner) finish() {
 	p.podArgs = p.commonArgs()
 	common := p.argString(nil, nil)
+	if len(common) > maxArgs {
+		p.environment("CNI_ARGS", "is of %d bytes, at most %d fit into a plugin's environment", len(common), maxArgs)
+	}
 	for i := range p.slots {
 		s := &p.slots[i]
 		if !s.ok {
@@ -32,6 +35,13 @@ func (p *planner) finish() {
 		s.Args = common
 		if e := s.request; e != nil && (e.MAC != "" || len(e.IPs) > 0) {
 			s.Args = p.argString(e, &s.Conf)
+			if len(s.Args) > maxArgs && len(common) <= maxArgs {
+				key := ".ips"
+				if len(e.IPs) == 0 {
+					key = ".mac"
+				}
+				p.slotFault(s, key, "makes CNI_ARGS of %d bytes, at most %d fit into a plugin's environment", len(s.Args), maxArgs)
+			}
 			p.explainArgs(s)
 		}
 		p.runtimeConfig(s)
@@ -40,6 +50,11 @@ func (p *planner) finish() {
 		}
 	}
 }
+
+// maxArgs is what the kernel takes as one variable of a new process (MAX_ARG_STRLEN, with the
+// smallest pages), without "CNI_ARGS=" and the NUL. A plugin that cannot be started for it
+// could not be started for its DEL either.
+const maxArgs = 128<<10 - len("CNI_ARGS=") - 1
 
 // runtimeConfig collects the capability arguments of a slot: what the kubelet gave, for
 // the default network alone, and what is asked for this one, as far as one of its

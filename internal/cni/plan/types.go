@@ -9,6 +9,7 @@ import (
 
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/netconf"
+	"github.com/weftnet/weft/internal/cni/selection"
 )
 
 // Annotations and names that users write (spec/cni.md 1.5).
@@ -21,7 +22,7 @@ const (
 
 // Limits of architecture 4.1; beyond them a plan is refused with code 7.
 const (
-	MaxNetworks  = 256
+	MaxNetworks  = selection.MaxElements
 	MaxConfBytes = 2 << 20
 )
 

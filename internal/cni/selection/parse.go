@@ -67,9 +67,20 @@ func (p *parser) list(text string) {
 	if n := len(items); n > 1 && strings.TrimSpace(items[n-1]) == "" {
 		items = items[:n-1]
 	}
+	if p.tooMany(len(items)) {
+		return
+	}
 	for i, item := range items {
 		p.item(i, strings.TrimSpace(item))
 	}
+}
+
+// tooMany tells one fault in place of one for each of a million elements.
+func (p *parser) tooMany(n int) bool {
+	if n > MaxElements {
+		p.fault("", "names %d networks, at most %d are allowed", n, MaxElements)
+	}
+	return n > MaxElements
 }
 
 // item reads [namespace/]name[@interface].
@@ -128,6 +139,9 @@ func (p *parser) array(text string) {
 	elements, err := netconf.Elements([]byte(text))
 	if err != nil {
 		p.fault("", "%w", err)
+		return
+	}
+	if p.tooMany(len(elements)) {
 		return
 	}
 	p.keys = keys()

@@ -19,6 +19,9 @@ import (
 	"net/netip"
 )
 
+// MaxElements bounds one annotation (architecture 4.1).
+const MaxElements = 256
+
 // Element is one asked-for network. Absent fields are zero.
 type Element struct {
 	// Index is the element's place in the annotation, from 0.
