@@ -217,21 +217,23 @@ func TestAddRefusesBeforeTheFirstDelegate(t *testing.T) {
 		nad        any
 		conf       map[string]any
 	}{
-		"annotation not JSON":     {words: networks, annotation: "[{"},
-		"annotation no array":     {words: "array", annotation: `{"name":"neta"}`},
-		"annotation null element": {words: networks + "[0]", annotation: "[null]"},
-		"annotation control":      {words: networks, annotation: "ne\x00ta\n"},
-		"mac of 8 bytes":          {words: "[1].mac", annotation: `[{"name":"neta"},{"name":"neta","mac":"24:8a:07:03:00:8d:ae:2f"}]`},
-		"one name twice (B4)":     {words: "dup", annotation: "neta@dup,neta@dup"},
-		"eth0 (B5)":               {words: "eth0", annotation: "neta@eth0"},
-		"name of 16":              {words: "[0].interface", annotation: `[{"name":"neta","interface":"abcdefghijklmnop"}]`},
-		"missing NAD":             {words: `NetworkAttachmentDefinition "default/nope"`, annotation: "nope"},
-		"NAD not JSON":            {words: "NetworkAttachmentDefinition default/neta", annotation: "neta", nad: `{"cniVersion":`},
-		"NAD empty plugins":       {words: "plugins", annotation: "neta", nad: `{"cniVersion":"1.0.0","plugins":[]}`},
-		"NAD type with a slash":   {words: "type", annotation: "neta", nad: `{"cniVersion":"1.0.0","type":"../../bin/sh"}`},
-		"NAD of an unknown type":  {words: "plugins[1].type", annotation: "neta", nad: `{"cniVersion":"1.0.0","plugins":[{"type":"pb"},{"type":"nosuch"}]}`},
-		"NAD too large":           {words: "default/neta", annotation: "neta", nad: big},
-		"257 networks":            {words: "256", annotation: strings.Repeat("neta,", 256) + "neta"},
+		"annotation not JSON":         {words: networks, annotation: "[{"},
+		"annotation no array":         {words: "array", annotation: `{"name":"neta"}`},
+		"annotation null element":     {words: networks + "[0]", annotation: "[null]"},
+		"annotation control":          {words: networks, annotation: "ne\x00ta\n"},
+		"mac of 8 bytes":              {words: "[1].mac", annotation: `[{"name":"neta"},{"name":"neta","mac":"24:8a:07:03:00:8d:ae:2f"}]`},
+		"one name twice (B4)":         {words: "dup", annotation: "neta@dup,neta@dup"},
+		"eth0 (B5)":                   {words: "eth0", annotation: "neta@eth0"},
+		"name of 16":                  {words: "[0].interface", annotation: `[{"name":"neta","interface":"abcdefghijklmnop"}]`},
+		"missing NAD":                 {words: `NetworkAttachmentDefinition "default/nope"`, annotation: "nope"},
+		"NAD not JSON":                {words: "NetworkAttachmentDefinition default/neta", annotation: "neta", nad: `{"cniVersion":`},
+		"NAD empty plugins":           {words: "plugins", annotation: "neta", nad: `{"cniVersion":"1.0.0","plugins":[]}`},
+		"NAD type with a slash":       {words: "type", annotation: "neta", nad: `{"cniVersion":"1.0.0","type":"../../bin/sh"}`},
+		"NAD of an unknown type":      {words: "plugins[1].type", annotation: "neta", nad: `{"cniVersion":"1.0.0","plugins":[{"type":"pb"},{"type":"nosuch"}]}`},
+		"NAD without its IPAM plugin": {words: "ipam.type", annotation: "neta", nad: `{"cniVersion":"1.0.0","type":"bridge","ipam":{"type":"nosuch"}}`},
+		"NAD with a path as IPAM":     {words: "ipam.type", annotation: "neta", nad: `{"cniVersion":"1.0.0","type":"pb","ipam":{"type":"../x"}}`},
+		"NAD too large":               {words: "default/neta", annotation: "neta", nad: big},
+		"257 networks":                {words: "256", annotation: strings.Repeat("neta,", 256) + "neta"},
 		"conf key of a wrong type": {
 			words: "namespaceIsolation", annotation: "neta",
 			conf: map[string]any{"namespaceIsolation": "yes"},
@@ -403,6 +405,17 @@ func TestNoKubernetes(t *testing.T) {
 	r.ok("DEL", "CNI_ARGS=")
 	r.wantCalls("pb DEL net1", "pa DEL eth0")
 	r.wantClean()
+}
+
+// A plugin that is not known to run its ipam.type may mean something else by it: a warning.
+func TestForeignIPAM(t *testing.T) {
+	r := newRig(t)
+	r.nad("default", "neta", r.delegate("pb", "cniVersion", "1.0.0", "ipam", map[string]any{"type": "nosuch"}))
+	r.pod(networks, "neta")
+	a := r.run("ADD")
+	if a.status != 0 || !strings.Contains(a.stderr, "ipam.type") {
+		t.Errorf("exit %d, stderr %s", a.status, a.stderr)
+	}
 }
 
 // An existing configuration keeps working under Multus' own binary names.

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/weftnet/weft/internal/cni/netconf"
@@ -29,6 +30,9 @@ func (h *hands) del(ctx context.Context) ([]byte, error) {
 	confErr := h.configure()
 	if confErr != nil {
 		h.conf = salvage(h.req.stdin)
+		if _, err := os.Stat(h.conf.StateDir); err != nil {
+			return nil, confErr // nothing is recorded there, and nothing is made for a broken conf
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, delTimeout)
 	defer cancel()

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -100,13 +101,20 @@ func (h *hands) key() journal.Key {
 	return journal.Key(h.req.sandbox.ContainerID + "-" + h.req.sandbox.IfName)
 }
 
-// path is where delegates are looked up: a binDir that was written goes first, the
-// runtime's CNI_PATH next.
-func (h *hands) path() string {
-	if h.conf.BinDir == "" {
-		return h.req.sandbox.Path
+// path is where delegates are looked up: binDir first, the runtime's CNI_PATH next.
+func (h *hands) path() string { return searchPath(h.conf.BinDir, h.req.sandbox.Path) }
+
+// searchPath joins lists of directories, each directory once.
+func searchPath(lists ...string) string {
+	var dirs []string
+	for _, list := range lists {
+		for _, dir := range filepath.SplitList(list) {
+			if dir != "" && !slices.Contains(dirs, dir) {
+				dirs = append(dirs, dir)
+			}
+		}
 	}
-	return h.conf.BinDir + string(filepath.ListSeparator) + h.req.sandbox.Path
+	return strings.Join(dirs, string(filepath.ListSeparator))
 }
 
 // acquire locks the record of a key, an empty one when there is none.

@@ -16,7 +16,6 @@ import (
 	"github.com/weftnet/weft/internal/cni/devices"
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/hostfiles"
-	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/wire"
 	"github.com/weftnet/weft/internal/host/journal"
@@ -48,6 +47,10 @@ func (h *hands) plan(ctx context.Context) (*plan.Plan, error) {
 	}
 	client, err := h.planner(ctx)
 	if errors.Is(err, errNoKubernetes) {
+		if argPairs(h.req.sandbox.Args)["K8S_POD_NAME"] != "" {
+			h.log.warn("configuration " + h.conf.Name + ": names no source of pods (agentSocket, kubeconfig, manifests): " +
+				"the pod's annotations are not looked at")
+		}
 		return h.planLocally(plan.Input{Sandbox: h.req.sandbox})
 	}
 	if err != nil {
@@ -226,26 +229,42 @@ func (h *hands) checkHost(p *plan.Plan) error {
 	seen := map[string]bool{}
 	for _, a := range p.Attachments {
 		for i, plugin := range a.Conf.Plugins {
-			if seen[plugin.Type] {
-				continue
+			faults = append(faults, h.checkBinary(a, i, "type", plugin.Type, seen))
+			err := h.checkBinary(a, i, "ipam.type", plugin.IPAM, seen)
+			if err != nil && !runsIPAM(plugin.Type) {
+				h.log.warn(err.Error())
+				err = nil
 			}
-			seen[plugin.Type] = true
-			if _, err := chain.Find(plugin.Type, h.path()); err != nil {
-				faults = append(faults, &fault.Fault{
-					Code: fault.Config, Object: "network " + a.Network,
-					Field: pluginField(a.Conf, i), Text: err.Error(), Err: err,
-				})
-			}
+			faults = append(faults, err)
 		}
 	}
 	return errors.Join(faults...)
 }
 
-func pluginField(n netconf.Network, i int) string {
-	if len(n.Plugins) == 1 {
-		return "type"
+// checkBinary looks up one plugin program, once however often it is named.
+func (h *hands) checkBinary(a plan.Attachment, i int, key, name string, seen map[string]bool) error {
+	if name == "" || seen[name] {
+		return nil
 	}
-	return fmt.Sprintf("plugins[%d].type", i)
+	seen[name] = true
+	_, err := chain.Find(name, h.path())
+	if err == nil {
+		return nil
+	}
+	if len(a.Conf.Plugins) > 1 {
+		key = fmt.Sprintf("plugins[%d].%s", i, key)
+	}
+	return &fault.Fault{Code: fault.Config, Object: "network " + a.Network, Field: key, Text: err.Error(), Err: err}
+}
+
+// runsIPAM tells the plugins that are known to run the program of their ipam.type. Another
+// plugin may mean something of its own by it.
+func runsIPAM(plugin string) bool {
+	switch plugin {
+	case "bridge", "macvlan", "ipvlan", "ptp", "vlan", "host-device", "dummy", "tap", "sriov":
+		return true
+	}
+	return false
 }
 
 // argPairs reads CNI_ARGS leniently: the planner is the one who refuses.

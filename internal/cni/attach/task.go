@@ -227,8 +227,6 @@ func (t *task) undoCall(i int, s *record.Sandbox, a *record.Attachment) chain.Ca
 	if id := netnsID(call.Netns); id == "" || (s.Body.NetnsID != "" && id != s.Body.NetnsID) {
 		call.Netns = ""
 	}
-	if s.Body.Sandbox.Path != "" {
-		call.Path = s.Body.Sandbox.Path + string(os.PathListSeparator) + t.path()
-	}
+	call.Path = searchPath(s.Body.Sandbox.Path, t.path())
 	return call
 }

@@ -211,8 +211,29 @@ func (p *parser) plugin(o *Object, at element) Plugin {
 		}
 		plugin.Capabilities = caps
 	}
+	plugin.IPAM = p.ipam(o, at)
 	p.args(o, at)
 	return plugin
+}
+
+// ipam reads the name of the plugin that hands out addresses: it is looked up as the
+// plugin itself is. What else a plugin may make of its "ipam" is its own business.
+func (p *parser) ipam(o *Object, at element) string {
+	raw, ok := o.Get("ipam")
+	if !ok || p.inner.Reset(raw) != nil {
+		return ""
+	}
+	if raw, ok = p.inner.Get("type"); !ok {
+		return ""
+	}
+	name, err := p.word(raw)
+	if err != nil || name == "" {
+		return ""
+	}
+	if err := PluginType(name); err != nil {
+		p.fault(at.key("ipam.type"), "%s %w", fault.Quote(name), err)
+	}
+	return name
 }
 
 // booleans reads an object of them; null is none, and inside it false.

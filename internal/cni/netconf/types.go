@@ -81,7 +81,9 @@ type Network struct {
 // Plugin is one plugin of a Network. Conf holds the object's bytes as they were
 // written (in JSON: base64), but for keys that were set on purpose through Object.
 type Plugin struct {
-	Type         string          `json:"type"`
+	Type string `json:"type"`
+	// IPAM is ipam.type: the plugin that this one runs for addresses, "" when it names none.
+	IPAM         string          `json:"ipam,omitempty"`
 	Capabilities map[string]bool `json:"capabilities,omitempty"`
 	Conf         []byte          `json:"conf"`
 }
