@@ -8,7 +8,9 @@
 package main
 
 import (
+	"errors"
 	"os"
+	"syscall"
 
 	"github.com/weftnet/weft/internal/cni/attach"
 	"github.com/weftnet/weft/internal/host/brief"
@@ -21,6 +23,21 @@ func main() {
 		Environ: os.Environ(),
 		Stdin:   os.Stdin,
 		Stdout:  os.Stdout,
-		Stderr:  os.Stderr,
+		Stderr:  stderr{},
 	}))
+}
+
+// stderr is descriptor 2. os.Stderr ends the process when its reader is gone, as that of a
+// runtime that is restarted: a warning would leave an ADD or a DEL in the middle.
+type stderr struct{}
+
+func (stderr) Write(b []byte) (n int, err error) {
+	for n < len(b) {
+		m, err := syscall.Write(syscall.Stderr, b[n:])
+		if err != nil && !errors.Is(err, syscall.EINTR) {
+			return n, os.NewSyscallError("write stderr", err)
+		}
+		n += max(m, 0)
+	}
+	return n, nil
 }

@@ -5,6 +5,7 @@ package attach_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -14,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/weftnet/weft/internal/host/journal"
 )
 
 func TestAddRunsThePlanInOrder(t *testing.T) {
@@ -185,6 +188,54 @@ func TestAddRepeated(t *testing.T) {
 	}
 	r.ok("ADD")
 	r.wantCalls("pb DEL net1", "pa DEL eth0", "pa ADD eth0", "pb ADD net1")
+}
+
+// A warning that nobody reads ends nothing: the runtime may be restarted at any moment.
+func TestStderrWithoutReader(t *testing.T) {
+	r := newRig(t)
+	r.conf["unknownKey"] = true
+	r.pod(networks, "neta")
+	for _, verb := range []string{"ADD", "CHECK", "DEL"} {
+		reader, writer, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = reader.Close()
+		cmd := r.command(verb)
+		cmd.Stderr = writer
+		if out, err := cmd.Output(); err != nil {
+			t.Errorf("%s: %v\n%s", verb, err, out)
+		}
+		_ = writer.Close()
+	}
+	r.wantCalls("pa ADD eth0", "pb ADD net1", "pa CHECK eth0", "pb CHECK net1", "pb DEL net1", "pa DEL eth0")
+	r.wantClean()
+}
+
+// A record without attachments that says "done" cannot be answered from: it is replaced.
+func TestAddOnARecordOfNothing(t *testing.T) {
+	r := newRig(t)
+	r.pod()
+	r.ok("ADD")
+	store, err := journal.Open(filepath.Join(r.state, "attachments"), "attachment")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := store.Acquire(t.Context(), "cid1-eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := rec.State()
+	st.Intents[0].Body = []byte(strings.Replace(string(st.Intents[0].Body), `"attachments":[`, `"attachments":[],"was":[`, 1))
+	if err := errors.Join(rec.Begin(st.Intents[0]), rec.Append(st.Phases[len(st.Phases)-1]), rec.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if out := r.ok("ADD"); !strings.Contains(out, "cniVersion") {
+		t.Errorf("ADD printed %s", out)
+	}
+	r.wantCalls("pa ADD eth0", "pa ADD eth0")
+	r.ok("DEL")
+	r.wantClean()
 }
 
 func TestAddTwoAtOnce(t *testing.T) {

@@ -97,7 +97,19 @@ func Decode(st journal.State, boot string) (*Sandbox, error) {
 	for _, p := range st.Phases {
 		s.apply(p)
 	}
+	s.Finished = s.Finished && s.answered()
 	return s, nil
+}
+
+// answered reports whether every attachment that is there has a result. Of a record that
+// says "done" otherwise, lines are missing: its ADD is to be undone and done again.
+func (s *Sandbox) answered() bool {
+	for i := range s.Attachments {
+		if a := &s.Attachments[i]; !a.Undone && len(a.Result) == 0 {
+			return false
+		}
+	}
+	return len(s.Attachments) > 0
 }
 
 func (s *Sandbox) apply(p journal.Phase) {

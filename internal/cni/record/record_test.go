@@ -32,6 +32,7 @@ func state(t *testing.T, in journal.Intent, phases ...journal.Phase) journal.Sta
 func TestDecode(t *testing.T) {
 	phase := func(op journal.Op, item int) journal.Phase { return journal.Phase{Phase: op, Item: item} }
 	done := journal.Phase{Phase: journal.Done, Item: 0, Result: json.RawMessage(`{"a":1}`)}
+	done1 := journal.Phase{Phase: journal.Done, Item: 1, Result: json.RawMessage(`{}`)}
 	del := record.UndoPhase(true)
 	type view struct {
 		Pending  [2]bool
@@ -52,8 +53,12 @@ func TestDecode(t *testing.T) {
 			want: view{Pending: [2]bool{true, false}},
 		},
 		"finished": {
-			boot: boot, phases: []journal.Phase{done, phase(journal.Done, 1), phase(journal.Done, journal.WholeCall)},
+			boot: boot, phases: []journal.Phase{done, done1, phase(journal.Done, journal.WholeCall)},
 			want: view{Pending: [2]bool{true, true}, Result0: `{"a":1}`, Finished: true},
+		},
+		"finished, with a line missing": {
+			boot: boot, phases: []journal.Phase{done, phase(journal.Attempting, 1), phase(journal.Done, journal.WholeCall)},
+			want: view{Pending: [2]bool{true, true}, Result0: `{"a":1}`},
 		},
 		"edited result wins": {
 			boot: boot, phases: []journal.Phase{done, {Phase: journal.Done, Item: 0, Result: json.RawMessage(`{"a":2}`)}},

@@ -6,6 +6,7 @@ package journal
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -127,8 +128,7 @@ func (w *Sweep) Retry(key Key) error {
 // left alone. It prunes the quarantine on that occasion.
 func (w *Sweep) NoteBoot(s *Store, boot string) error {
 	path := filepath.Join(w.stateDir, "boot")
-	noted, err := os.ReadFile(path)
-	if err == nil && string(noted) == boot+"\n" {
+	if readBoot(path) == boot+"\n" {
 		return nil
 	}
 	keys, err := s.Keys()
@@ -165,12 +165,32 @@ func (s *Store) dropPlaceholder(key Key) error {
 	return r.Close()
 }
 
+// readBoot gives the beginning of the file, "" when it cannot be read. What is no file of
+// ours is not waited for, and not followed.
+func readBoot(path string) string {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return ""
+	}
+	defer f.Close() //nolint:errcheck // opened for reading
+	var b [64]byte
+	n, _ := io.ReadFull(f, b[:]) // a boot's name is shorter
+	return string(b[:n])
+}
+
 // writeBoot writes in place. A kill in the middle leaves another text than the boot's name,
 // so that the boot is noted again, which does no harm; a temporary file would be left to
 // nobody. Two at once write the same.
 func (w *Sweep) writeBoot(path, boot string) error {
-	err := os.WriteFile(path, []byte(boot+"\n"), 0o600)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		_, err = f.WriteString(boot + "\n")
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
 		return fmt.Errorf("note boot: %w", err)
 	}
 	return nil

@@ -6,6 +6,7 @@ package journal
 import (
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -86,4 +87,24 @@ func TestNoteBoot(t *testing.T) {
 	must(t, w.NoteBoot(s, "boot-3"))
 	wantFiles(t, filepath.Join(state, "sweep"), "bad", "earlier", "late", "mine")
 	wantFiles(t, state, "attachments", "boot", "sweep")
+}
+
+// What is no file of the boot's name is neither waited for nor followed.
+func TestNoteBootInNoFile(t *testing.T) {
+	s := newStore(t)
+	state := filepath.Dir(s.dir)
+	path := filepath.Join(state, "boot")
+	must(t, syscall.Mkfifo(path, 0o600))
+	if err := OpenSweep(state).NoteBoot(s, "boot-1"); err == nil {
+		t.Error("a boot was noted in a FIFO")
+	}
+	must(t, os.Remove(path))
+	elsewhere := filepath.Join(t.TempDir(), "file")
+	must(t, os.Symlink(elsewhere, path))
+	if err := OpenSweep(state).NoteBoot(s, "boot-1"); err == nil {
+		t.Error("a boot was noted through a link")
+	}
+	if _, err := os.Lstat(elsewhere); err == nil {
+		t.Error("a file was made outside the state directory")
+	}
 }
