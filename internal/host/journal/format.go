@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"strconv"
 )
 
@@ -22,27 +23,9 @@ const (
 	phaseStart  = `{"phase":`
 )
 
-// castagnoli is the polynomial of CRC-32C, its bits reversed.
-const castagnoli = 0x82f63b78
-
-// checksum is the CRC-32C of a body in hexadecimal. It is reckoned here, four bits at a
-// time, because making the tables of hash/crc32 takes longer than all lines of a usual record.
+// checksum is the CRC-32C of a body in hexadecimal.
 func checksum(body []byte) string {
-	var table [16]uint32
-	for i := range table {
-		sum := uint32(i)
-		for range 4 {
-			sum = sum>>1 ^ castagnoli*(sum&1)
-		}
-		table[i] = sum
-	}
-	sum := ^uint32(0)
-	for _, b := range body {
-		sum ^= uint32(b)
-		sum = sum>>4 ^ table[sum&15]
-		sum = sum>>4 ^ table[sum&15]
-	}
-	return fmt.Sprintf("%08x", ^sum)
+	return fmt.Sprintf("%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)))
 }
 
 // encodeLine gives the whole line of an Intent or a Phase.

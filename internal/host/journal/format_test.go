@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"strings"
 	"testing"
 	"time"
@@ -26,15 +25,6 @@ func lineOf(t testing.TB, v any) []byte {
 		t.Fatal(err)
 	}
 	return line
-}
-
-func TestChecksumIsCRC32C(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
-		b := rapid.SliceOf(rapid.Byte()).Draw(r, "body")
-		if got, want := checksum(b), fmt.Sprintf("%08x", crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))); got != want {
-			r.Fatalf("%s, want %s", got, want)
-		}
-	})
 }
 
 // framed is a line with a right checksum around any body.
