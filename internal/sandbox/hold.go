@@ -50,8 +50,9 @@ func (h *Holder) Enter(path string) string {
 
 // place is the user's directory where one kept sandbox is remembered.
 type place struct {
-	dir string
-	log *os.File // what the holder says when it ends
+	dir  string
+	lock *os.File
+	log  *os.File // what the holder says when it ends
 }
 
 const (
@@ -72,15 +73,34 @@ func newPlace(dir string) (*place, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h, err := remembered(dir); err == nil && journal.Alive(h.process()) {
-		return nil, fmt.Errorf("%w (process %d); take it down first: %s", ErrKept, h.PID, downCommand(given))
-	}
 	p := &place{dir: dir}
+	if p.lock, err = lock(dir); err != nil {
+		return nil, err
+	}
+	if h, err := remembered(dir); err == nil && journal.Alive(h.process()) {
+		return nil, errors.Join(fmt.Errorf("%w (process %d); take it down first: %s", ErrKept, h.PID, downCommand(given)), p.lock.Close())
+	}
 	p.log, err = os.OpenFile(filepath.Join(dir, logFile), os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("open log of the sandbox: %w", err)
+		return nil, errors.Join(fmt.Errorf("open log of the sandbox: %w", err), p.lock.Close())
 	}
 	return p, nil
+}
+
+// lock keeps a directory to one run --keep or down until the file is closed: of two
+// sandboxes only one could be remembered, and the other would be nobody's.
+func lock(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("use state directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errors.New("another weft sandbox is being kept or taken down here, wait for it")
+		}
+		return nil, errors.Join(fmt.Errorf("lock state directory %s: %w", dir, err), f.Close())
+	}
+	return f, nil
 }
 
 // downCommand takes down the sandbox that is remembered in the directory given by a flag.
@@ -91,7 +111,10 @@ func downCommand(stateDir string) string {
 	return "weft sandbox down --state-dir " + stateDir
 }
 
-func (p *place) close() { p.log.Close() }
+func (p *place) close() {
+	p.log.Close()
+	p.lock.Close()
+}
 
 func (p *place) remember(h *Holder) error {
 	data, err := json.Marshal(h)
@@ -142,6 +165,11 @@ func Down(ctx context.Context, dir string) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	alone, err := lock(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer alone.Close()
 	h, err := remembered(dir)
 	if err != nil {
 		return nil, err

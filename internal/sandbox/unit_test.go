@@ -265,3 +265,23 @@ func TestNewSandboxed(t *testing.T) {
 		t.Errorf("uid %q", got)
 	}
 }
+
+// Two that begin to be kept at once, or are taken down at once: one works, the other says why not.
+func TestOneAtATime(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	p, err := newPlace(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const words = "another weft sandbox"
+	if _, err := newPlace(dir); err == nil || !strings.Contains(err.Error(), words) {
+		t.Errorf("a second one to keep: %v", err)
+	}
+	if _, err := Down(t.Context(), dir); err == nil || !strings.Contains(err.Error(), words) {
+		t.Errorf("down meanwhile: %v", err)
+	}
+	p.close()
+	if _, err := Down(t.Context(), dir); !errors.Is(err, ErrNotKept) {
+		t.Errorf("down afterwards: %v", err)
+	}
+}

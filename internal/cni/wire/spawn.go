@@ -36,7 +36,7 @@ func Spawn(ctx context.Context, path string, stderr io.Writer) (*Client, error) 
 	// One socket pair is stdin and stdout: a deadline can then be set on both.
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, c.faultf(fault.Internal, err, "make socket pair: %v", err)
+		return nil, c.faultf(fault.TryLater, err, "make socket pair: %v", err) // too many files are open
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "planner stdio")
 	defer theirs.Close()
