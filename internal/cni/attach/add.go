@@ -122,7 +122,12 @@ func (h *hands) resume(ctx context.Context, rec *journal.Record) (out []byte, do
 		return nil, false, err
 	}
 	if s.Finished && h.living(s) {
-		out, err = h.encode(s.Attachments[0])
+		a := &s.Attachments[0]
+		r, err := results.Parse(a.Result, a.Conf.CNIVersion)
+		if err != nil {
+			return nil, true, resultFault(&a.Attachment, err)
+		}
+		out, err = h.encode(&a.Attachment, r)
 		return out, true, err
 	}
 	lane, err := h.lane(ctx, true)
@@ -145,19 +150,15 @@ func (h *hands) living(s *record.Sandbox) bool {
 }
 
 // encode is the printed result: attachment 0's, in the version that was asked for.
-func (h *hands) encode(a record.Attachment) ([]byte, error) {
-	r, err := results.Parse(a.Result, a.Conf.CNIVersion)
-	if err != nil {
-		return nil, &fault.Fault{Code: fault.Result, Object: "network " + a.Network, Text: err.Error(), Err: err}
-	}
+func (h *hands) encode(a *plan.Attachment, r *results.Result) ([]byte, error) {
 	b, err := r.Encode(h.conf.CNIVersion)
 	if err != nil {
-		return nil, &fault.Fault{Code: fault.Result, Object: "network " + a.Network, Text: err.Error(), Err: err}
+		return nil, resultFault(a, err)
 	}
 	// A repeated ADD answers the same bytes, however the plugin spaced its answer.
 	var out bytes.Buffer
 	if err := json.Compact(&out, b); err != nil {
-		return nil, &fault.Fault{Code: fault.Result, Object: "network " + a.Network, Text: err.Error(), Err: err}
+		return nil, resultFault(a, err)
 	}
 	out.WriteByte('\n')
 	return out.Bytes(), nil

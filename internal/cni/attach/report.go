@@ -10,7 +10,7 @@ import (
 
 	"github.com/weftnet/weft/internal/cni/devices"
 	"github.com/weftnet/weft/internal/cni/plan"
-	"github.com/weftnet/weft/internal/cni/record"
+	"github.com/weftnet/weft/internal/cni/results"
 	"github.com/weftnet/weft/internal/cni/wire"
 )
 
@@ -20,14 +20,18 @@ const complaintTimeout = 2 * time.Second
 // report gives the results of the ADD to a planner that wants them. Its error fails the
 // ADD: without an agent nobody would repair a status that was not written. (An agent
 // answers success, and repairs it.)
-func (t *task) report(ctx context.Context, s *record.Sandbox) error {
-	req := t.reportOf(&s.Body.Plan)
-	for i, a := range s.Attachments {
-		info, err := devices.ReadInfo(t.conf, a.Attachment)
+func (t *task) report(ctx context.Context, p *plan.Plan, made []*results.Result) error {
+	req := t.reportOf(p)
+	for i, a := range p.Attachments {
+		info, err := devices.ReadInfo(t.conf, a)
 		if err != nil {
 			return fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err)
 		}
-		req.Attachments[i].Result, req.Attachments[i].DeviceInfo = a.Result, info
+		raw, err := made[i].Bytes()
+		if err != nil {
+			return resultFault(&a, err)
+		}
+		req.Attachments[i].Result, req.Attachments[i].DeviceInfo = raw, info
 	}
 	if !t.reports() {
 		return nil

@@ -39,32 +39,38 @@ func (t *task) attachAll(ctx context.Context, p *plan.Plan) ([]byte, error) {
 		if err := devices.CopyInfo(t.conf, a); err != nil {
 			return nil, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err)
 		}
-		raw, err := t.runner.Add(ctx, t.call(i, a, t.seed(a)))
-		if err != nil {
+		var err error
+		if made[i], err = t.runner.Add(ctx, t.call(i, a, t.seed(a))); err != nil {
 			return nil, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err)
 		}
-		if made[i], err = results.Parse(raw, a.Conf.CNIVersion); err != nil {
-			return nil, &fault.Fault{Code: fault.Result, Object: "network " + a.Network, Text: err.Error(), Err: err}
-		}
-		if err := t.append(journal.Phase{Phase: journal.Done, Item: i, Result: raw}); err != nil {
+		if err := t.done(i, a, made[i]); err != nil {
 			return nil, err
 		}
 	}
 	if err := t.routes(p, made); err != nil {
 		return nil, err
 	}
-	s, err := decode(t.rec, t.boot)
-	if err != nil {
-		return nil, err
-	}
 	// What is reported is also checked when nobody wants the report.
-	if err := t.report(ctx, s); err != nil {
+	if err := t.report(ctx, p, made); err != nil {
 		return nil, err
 	}
 	if err := t.append(journal.Phase{Phase: journal.Done, Item: journal.WholeCall}); err != nil {
 		return nil, err
 	}
-	return t.encode(s.Attachments[0])
+	return t.encode(&p.Attachments[0], made[0])
+}
+
+// done records the result of an attachment.
+func (t *task) done(i int, a plan.Attachment, r *results.Result) error {
+	raw, err := r.Bytes()
+	if err != nil {
+		return resultFault(&a, err)
+	}
+	return t.append(journal.Phase{Phase: journal.Done, Item: i, Result: raw})
+}
+
+func resultFault(a *plan.Attachment, err error) error {
+	return &fault.Fault{Code: fault.Result, Object: "network " + a.Network, Text: err.Error(), Err: err}
 }
 
 // seed is what a chain starts from: an auxiliary chain's plugins expect a result
@@ -129,11 +135,7 @@ func (t *task) routes(p *plan.Plan, made []*results.Result) error {
 	}
 	results.EditDefaultRoutes(made, *p)
 	for i, r := range made {
-		raw, err := r.Encode(p.Attachments[i].Conf.CNIVersion)
-		if err != nil {
-			return &fault.Fault{Code: fault.Result, Object: "network " + p.Attachments[i].Network, Text: err.Error(), Err: err}
-		}
-		if err := t.append(journal.Phase{Phase: journal.Done, Item: i, Result: raw}); err != nil {
+		if err := t.done(i, p.Attachments[i], r); err != nil {
 			return err
 		}
 	}

@@ -88,9 +88,9 @@ func New(stderr io.Writer, env []string) *Runner {
 	return &Runner{stderr: stderr, env: allowed(env)}
 }
 
-// Add runs ADD of each plugin in order and returns what the last one wrote, which is a CNI
-// result. It stops at the first failure, an *Error, without undoing anything.
-func (r *Runner) Add(ctx context.Context, c Call) ([]byte, error) {
+// Add runs ADD of each plugin in order and returns what the last one answered. It stops at
+// the first failure, an *Error, without undoing anything.
+func (r *Runner) Add(ctx context.Context, c Call) (*results.Result, error) {
 	if len(c.Network.Plugins) == 0 {
 		return nil, &Error{Command: cmdAdd, Code: uint(fault.Config), Msg: "the network has no plugins"}
 	}
@@ -99,7 +99,7 @@ func (r *Runner) Add(ctx context.Context, c Call) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("convert first prevResult: %w", err)
 	}
-	var out []byte
+	var out *results.Result
 	for i := range c.Network.Plugins {
 		stdout, err := r.plugin(ctx, &c, cmdAdd, i, keys{prevResult: prev, runtimeConfig: c.RuntimeConfig})
 		if err != nil {
@@ -113,14 +113,14 @@ func (r *Runner) Add(ctx context.Context, c Call) ([]byte, error) {
 }
 
 // judge checks that a plugin answered ADD with a result, and converts it for the next.
-func (c *Call) judge(i int, stdout []byte) (out, prev []byte, err error) {
+func (c *Call) judge(i int, stdout []byte) (result *results.Result, prev []byte, err error) {
 	bad := c.failure(cmdAdd, i, fault.Result)
 	if e, ok := errorObject(stdout); ok {
 		// Exit status 0 with an error on stdout: what was said counts.
 		bad.Code, bad.Msg, bad.Details = e.Code, e.Msg, e.Details
 		return nil, nil, bad
 	}
-	result, err := results.Parse(stdout, c.Network.CNIVersion)
+	result, err = results.Parse(stdout, c.Network.CNIVersion)
 	if err == nil {
 		prev, err = result.Encode(c.Network.CNIVersion)
 	}
@@ -128,7 +128,7 @@ func (c *Call) judge(i int, stdout []byte) (out, prev []byte, err error) {
 		bad.Msg, bad.Err = "answered with no CNI result: "+err.Error(), err
 		return nil, nil, bad
 	}
-	return stdout, prev, nil
+	return result, prev, nil
 }
 
 // Del runs DEL of every plugin in reverse order. It never stops at a failure; its

@@ -136,8 +136,8 @@ func TestAddPassesOnWhatWasWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(out) != full {
-		t.Errorf("result\n%s\nwant the plugin's own\n%s", out, full)
+	if raw, err := out.Bytes(); err != nil || string(raw) != full {
+		t.Errorf("result\n%s\n%v, want the plugin's own\n%s", raw, err, full)
 	}
 	b.wantOrder("pa ADD", "pb ADD")
 	calls := b.records(false)
@@ -393,7 +393,7 @@ func TestBadAnswers(t *testing.T) {
 			out, err := runner(nil).Add(t.Context(), b.call)
 			e := chainError(t, err)
 			if e.Code != test.code || e.Msg != test.msg || e.Details != test.details || e.Plugin != "pa" || out != nil {
-				t.Errorf("error %d %q %q, result %q", e.Code, e.Msg, e.Details, out)
+				t.Errorf("error %d %q %q, result %v", e.Code, e.Msg, e.Details, out)
 			}
 			b.wantOrder("pa ADD")
 		})

@@ -74,7 +74,7 @@ func FuzzAnswer(f *testing.F) {
 		if err != nil {
 			e, ok := err.(*Error) //nolint:errorlint // the very type is promised
 			if !ok || e.Code == 0 || e.Plugin != "p" || out != nil {
-				t.Fatalf("error %#v, result %q", err, out)
+				t.Fatalf("error %#v, result %v", err, out)
 			}
 			if len(e.Msg) > maxText+8 && e.Err == nil || !utf8.ValidString(e.Msg) {
 				t.Fatalf("text of %d bytes, valid %v", len(e.Msg), utf8.ValidString(e.Msg))

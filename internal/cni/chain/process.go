@@ -205,6 +205,10 @@ func errorObject(stdout []byte) (e Error, ok bool) {
 		Msg     string `json:"msg"`
 		Details string `json:"details"`
 	}
+	// Results, the rule, hold neither word and are not decoded twice.
+	if !bytes.Contains(stdout, []byte(`"code"`)) && !bytes.Contains(stdout, []byte(`"msg"`)) {
+		return e, false
+	}
 	if json.Unmarshal(stdout, &object) != nil {
 		return e, false
 	}

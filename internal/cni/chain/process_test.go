@@ -202,8 +202,11 @@ func TestChildHoldsThePipes(t *testing.T) {
 	b := newBench(t, "1.0.0", `"type":"pa","child":{"ADD":"1m"}`)
 	began := time.Now()
 	out, err := runner(nil).Add(t.Context(), b.call)
-	if err != nil || strings.TrimSpace(string(out)) != `{"cniVersion":"1.0.0"}` {
-		t.Errorf("result %q, %v", out, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if raw, err := out.Bytes(); err != nil || strings.TrimSpace(string(raw)) != `{"cniVersion":"1.0.0"}` {
+		t.Errorf("result %q, %v", raw, err)
 	}
 	if took := time.Since(began); took > 15*time.Second {
 		t.Errorf("took %v", took)
