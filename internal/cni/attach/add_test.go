@@ -357,7 +357,7 @@ func TestMissingVariables(t *testing.T) {
 		{"ADD", "CNI_IFNAME=", "CNI_IFNAME"},
 		{"ADD", "CNI_IFNAME=a/b", "CNI_IFNAME"},
 		{"ADD", "CNI_NETNS=", "CNI_NETNS"},
-		{"DEL", "CNI_PATH=", "CNI_PATH"},
+		{"CHECK", "CNI_PATH=", "CNI_PATH"},
 		{"GC", "CNI_PATH=", "CNI_PATH"},
 		{"FLY", "X=", "FLY"},
 	} {

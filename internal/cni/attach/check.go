@@ -65,7 +65,7 @@ func (t *task) checkDelegates(ctx context.Context, s *record.Sandbox) error {
 	var faults []error
 	for i, a := range s.Attachments {
 		call := t.call(i, a.Attachment, a.Result)
-		call.Started = nil
+		call.Path, call.Started = searchPath(s.Body.Sandbox.Path, t.path()), nil
 		if err := t.runner.Check(ctx, call); err != nil {
 			faults = append(faults, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err))
 		}

@@ -36,7 +36,7 @@ func TestDelNeedsNothingButTheRecord(t *testing.T) {
 	}
 	delete(r.conf, "manifests")
 	r.conf["kubeconfig"] = filepath.Join(r.dir, "nokubeconfig")
-	r.ok("DEL", "CNI_NETNS=", "CNI_ARGS=")
+	r.ok("DEL", "CNI_NETNS=", "CNI_ARGS=", "CNI_PATH=")
 	del := r.started()[0]
 	if del.Netns != "" || del.Args != add.Args || !strings.Contains(del.Args, "MAC=02:00:00:00:00:09") {
 		t.Errorf("DEL with netns %q, args %q; ADD had args %q", del.Netns, del.Args, add.Args)

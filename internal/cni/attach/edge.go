@@ -85,7 +85,7 @@ func variables() []variable {
 		{"CNI_NETNS", "ADD CHECK", nil},
 		{"CNI_IFNAME", "ADD DEL CHECK", selection.InterfaceName},
 		{"CNI_ARGS", "", nil},
-		{"CNI_PATH", "ADD DEL CHECK GC STATUS", nil},
+		{"CNI_PATH", "ADD CHECK GC STATUS", nil}, // DEL finds plugins where the record says
 	}
 }
 
@@ -193,7 +193,7 @@ func read(p Process, command string) (request, error) {
 // the first cause that has one; the text tells all of them.
 func cniError(command string, err error) *types.Error {
 	out := &types.Error{Code: uint(fault.Internal)}
-	text := err.Error()
+	text := strings.ReplaceAll(err.Error(), "\n", "; ") // joined errors
 	delegate, isDelegate := errors.AsType[*chain.Error](err)
 	f, isFault := errors.AsType[*fault.Fault](err)
 	switch {
