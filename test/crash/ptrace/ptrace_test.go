@@ -175,7 +175,7 @@ func TestCountsTheCallsOfAllThreads(t *testing.T) {
 }
 
 // TestKillsBeforeTheCall walks the kill over the whole program: whatever the n-th call is,
-// the directories of the calls before it are there, and its own and all later ones are not.
+// the directories of the calls that were over are there, and its own and all later ones are not.
 func TestKillsBeforeTheCall(t *testing.T) {
 	need(t)
 	hit := map[int]bool{}
@@ -216,6 +216,11 @@ func killAt(t *testing.T, n int, hit map[int]bool) bool {
 	}
 	last := out.Calls[n-1]
 	for i := range dirs {
+		if i == made-1 && !isMkdir(last) {
+			// Entered, and perhaps not over: the killed call may be one that the runtime made
+			// on another thread meanwhile. The kill at the next mkdir shows that this one was.
+			continue
+		}
 		if path := filepath.Join(dir, strconv.Itoa(i)); exists(t, path) != (i < made) {
 			t.Errorf("kill at %d, %s: directory %d is there: %t, want %t", n, last, i, i >= made, i < made)
 		}
