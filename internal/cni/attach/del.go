@@ -63,23 +63,29 @@ func (h *hands) del(ctx context.Context) ([]byte, error) {
 
 // delRecord undoes a record for a DEL of the runtime.
 func (h *hands) delRecord(ctx context.Context, rec *journal.Record) error {
+	deletes, err := h.undo(ctx, rec, true)
+	if err == nil || h.conf.RetryDeleteOnError || deletes < givesUpAt {
+		return err
+	}
+	h.log.warn(fmt.Sprintf("DEL call %d answers success, the rest is retried in the background: %v", deletes, err))
+	h.markForSweep(rec.Key())
+	return nil
+}
+
+// undo undoes and forgets a record in an urgent lane. It counts the DELs of the runtime
+// that were tried on it, this one (ofRuntime) included.
+func (h *hands) undo(ctx context.Context, rec *journal.Record, ofRuntime bool) (deletes int, err error) {
 	s, err := decode(rec, h.boot)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	lane, err := h.lane(ctx, true)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer lanes.Release(lane)
-	t := &task{hands: h, rec: rec, lane: lane, ofRuntime: true}
-	err = t.undoAll(ctx, s)
-	if err == nil || h.conf.RetryDeleteOnError || s.Deletes+1 < givesUpAt {
-		return err
-	}
-	h.log.warn(fmt.Sprintf("DEL call %d answers success, the rest is retried in the background: %v", s.Deletes+1, err))
-	h.markForSweep(rec.Key())
-	return nil
+	t := &task{hands: h, rec: rec, lane: lane, ofRuntime: ofRuntime}
+	return s.Deletes + 1, t.undoAll(ctx, s)
 }
 
 // takeOver makes a record of a Multus scratch file, for a pod that Multus attached.

@@ -155,19 +155,9 @@ func (h *hands) takeIdle(ctx context.Context, key journal.Key, wait time.Duratio
 	return rec, err
 }
 
-// undoRecord undoes and forgets a record whatever call this is.
+// undoRecord undoes and forgets a record that the runtime did not say DEL of.
 func (h *hands) undoRecord(ctx context.Context, rec *journal.Record) error {
-	s, err := decode(rec, h.boot)
-	if err != nil {
-		return err
-	}
-	lane, err := h.lane(ctx, true)
-	if err != nil {
-		return err
-	}
-	defer lanes.Release(lane)
-	t := &task{hands: h, rec: rec, lane: lane}
-	if err := t.undoAll(ctx, s); err != nil {
+	if _, err := h.undo(ctx, rec, false); err != nil {
 		return fmt.Errorf("sandbox %s: %w", rec.Key(), err)
 	}
 	return nil
