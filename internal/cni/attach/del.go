@@ -118,7 +118,7 @@ func (h *hands) takeOver(rec *journal.Record) error {
 	if err != nil {
 		return stateFault(h.key(), err)
 	}
-	return h.beginBody(rec, argPairs(sb.Args)["K8S_POD_UID"], raw)
+	return h.beginBody(rec, sb.ArgPairs()["K8S_POD_UID"], raw)
 }
 
 // removeScratch removes the Multus files that an undone record was taken over from.

@@ -47,7 +47,7 @@ func (h *hands) plan(ctx context.Context) (*plan.Plan, error) {
 	}
 	client, err := h.planner(ctx)
 	if errors.Is(err, errNoKubernetes) {
-		if argPairs(h.req.sandbox.Args)["K8S_POD_NAME"] != "" {
+		if h.req.sandbox.ArgPairs()["K8S_POD_NAME"] != "" {
 			h.log.warn("configuration " + h.conf.Name + ": names no source of pods (agentSocket, kubeconfig, manifests): " +
 				"the pod's annotations are not looked at")
 		}
@@ -133,7 +133,7 @@ func (h *hands) planAlone(annotations map[string]string) *plan.Plan {
 	if annotations == nil {
 		return nil
 	}
-	args := argPairs(h.req.sandbox.Args)
+	args := h.req.sandbox.ArgPairs()
 	pod := &plan.Pod{
 		Namespace:   args["K8S_POD_NAMESPACE"],
 		Name:        args["K8S_POD_NAME"],
@@ -265,15 +265,4 @@ func runsIPAM(plugin string) bool {
 		return true
 	}
 	return false
-}
-
-// argPairs reads CNI_ARGS leniently: the planner is the one who refuses.
-func argPairs(args string) map[string]string {
-	out := map[string]string{}
-	for pair := range strings.SplitSeq(args, ";") {
-		if k, v, ok := strings.Cut(pair, "="); ok {
-			out[k] = v
-		}
-	}
-	return out
 }

@@ -21,6 +21,18 @@ const (
 	argUID       = "K8S_POD_UID"
 )
 
+// ArgPairs reads CNI_ARGS leniently, to find out whose sandbox it is: Make is the one who
+// refuses what is malformed.
+func (s Sandbox) ArgPairs() map[string]string {
+	out := map[string]string{}
+	for pair := range strings.SplitSeq(s.Args, ";") {
+		if name, value, ok := strings.Cut(pair, "="); ok {
+			out[name] = value
+		}
+	}
+	return out
+}
+
 // pair is one pair of CNI_ARGS.
 type pair struct{ name, value string }
 

@@ -106,7 +106,7 @@ func (a *answer) plan(ctx context.Context) (*plan.Plan, []plan.Need, error) {
 
 // pod finds the sandbox's pod; nil when the sandbox is not one of Kubernetes.
 func (a *answer) pod(ctx context.Context) (*plan.Pod, error) {
-	args := argPairs(a.in.Sandbox.Args)
+	args := a.in.Sandbox.ArgPairs()
 	namespace, name := args["K8S_POD_NAMESPACE"], args["K8S_POD_NAME"]
 	switch {
 	case namespace == "" && name == "":
@@ -203,15 +203,4 @@ func (a *answer) hints() []string {
 		hints = append(hints, (&fault.Fault{Object: w.Object, Field: w.Field, Text: w.Text}).Error())
 	}
 	return hints
-}
-
-// argPairs reads CNI_ARGS leniently: plan says what is wrong with it.
-func argPairs(args string) map[string]string {
-	out := map[string]string{}
-	for pair := range strings.SplitSeq(args, ";") {
-		if key, value, ok := strings.Cut(pair, "="); ok {
-			out[key] = value
-		}
-	}
-	return out
 }

@@ -72,8 +72,6 @@ type Sandbox struct {
 	Finished bool
 	// Deletes counts the DEL calls that began on this record.
 	Deletes int
-	// Groups are the process groups of delegates that were started, newest last.
-	Groups []journal.Phase
 }
 
 // Decode reads a record. boot is the running boot's ID. A state without an intent
@@ -114,8 +112,6 @@ func (s *Sandbox) answered() bool {
 
 func (s *Sandbox) apply(p journal.Phase) {
 	switch {
-	case p.Phase == journal.Started:
-		s.Groups = append(s.Groups, p)
 	case p.Item == journal.WholeCall && p.Phase == journal.Done:
 		s.Finished = true
 	case p.Item == journal.WholeCall && p.Phase == journal.Undoing:
@@ -139,7 +135,7 @@ func (a *Attachment) apply(p journal.Phase) {
 		a.Done = false
 	case journal.Undone:
 		a.Undone = true
-	case journal.Started: // of the sandbox, see Groups
+	case journal.Started: // tells whom to end, see journal.State.LastStarted
 	}
 }
 
@@ -154,14 +150,4 @@ func UndoPhase(ofRuntime bool) journal.Phase {
 		p.Result = json.RawMessage(deleting)
 	}
 	return p
-}
-
-// Undone reports whether nothing is left to undo.
-func (s *Sandbox) Undone() bool {
-	for i := range s.Attachments {
-		if s.Attachments[i].Pending() {
-			return false
-		}
-	}
-	return true
 }
