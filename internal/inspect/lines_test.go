@@ -90,6 +90,8 @@ func FuzzFiles(f *testing.F) {
 	f.Add([]byte(nad+pod), []byte(`{"type":"multus","cniVersion":"1.0.0","name":"m","clusterNetwork":"a","defaultNetworks":["b","/c"]}`))
 	f.Add([]byte(pod), []byte(`{"name":"l","cniVersion":"1.0.0","plugins":[{"type":"weft-cni","delegates":[{"type":"/"}]}]}`))
 	f.Add([]byte(`{"kind":"Pod"} x`), []byte(`{"type":`))
+	f.Add([]byte("\r0"), []byte("0"))           // a line end to YAML, none to anybody else
+	f.Add([]byte("{\u2028\u0085"), []byte("0")) // the same in what is no YAML
 	f.Fuzz(func(t *testing.T, manifest, conf []byte) {
 		w := newWorld()
 		w.add("m.yaml", manifest, false)

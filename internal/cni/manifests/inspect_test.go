@@ -86,3 +86,22 @@ metadata: {name: web}
 		}
 	}
 }
+
+// Only a line feed ends a line of a file; for YAML a carriage return, NEL, LS and PS do as well.
+func TestLinesAreThoseOfTheFile(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"\r\r0", "f.yaml:1"},
+		{"kind: Pod\rapiVersion: v1\nmetadata: 7\n", "f.yaml:2"},
+		{"# a\r\n# b\r\n0\r\n", "f.yaml:3"},
+		{"# a\u0085# b\u2028# c\u2029# d\n- 1\n", "f.yaml:2"},
+		{"---\n{\u2028\u2028", "f.yaml:2"},
+		{"# a\n---\n# b\r# c\n0\n", "f.yaml:4"},
+	} {
+		var got []string
+		set := &manifests.Set{Inspect: func(p manifests.Problem) { got = append(got, p.Place.String()) }}
+		set.Add("f.yaml", []byte(c.text))
+		if len(got) == 0 || got[0] != c.want {
+			t.Errorf("%q: problems at %v, want %s", c.text, got, c.want)
+		}
+	}
+}

@@ -81,10 +81,14 @@ func (p *parser) document(doc []byte) {
 	if bytes.HasPrefix(text, []byte("{")) && p.json(text, bytes.Count(doc[:len(doc)-len(text)], []byte("\n"))) {
 		return
 	}
+	lines := yamlLines(doc)
 	var n yaml.Node
 	if err := yaml.Unmarshal(doc, &n); err != nil {
-		p.broken(err)
+		p.broken(err, lines)
 		return
+	}
+	if lines.other {
+		lines.renumber(&n)
 	}
 	if n.Kind == yaml.DocumentNode && len(n.Content) == 1 {
 		p.object(n.Content[0], "", 0)
@@ -94,7 +98,7 @@ func (p *parser) document(doc []byte) {
 // broken warns of a document that is no YAML, at the line of the file that the
 // parser stumbled over. It has that only as text, counted from the document's
 // start, from 1 by its scanner and from 0 ("did not find …") by its grammar.
-func (p *parser) broken(err error) {
+func (p *parser) broken(err error, lines lineMap) {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	line := 1
 	if rest, ok := strings.CutPrefix(text, "line "); ok {
@@ -106,7 +110,7 @@ func (p *parser) broken(err error) {
 			}
 		}
 	}
-	p.warnAt(Place{File: p.file, Line: p.offset + line}, "", "document is no YAML and is skipped: %s", fault.Bound(text, 256))
+	p.warnAt(Place{File: p.file, Line: p.offset + lines.line(line)}, "", "document is no YAML and is skipped: %s", fault.Bound(text, 256))
 }
 
 // json reads JSON values that follow one another; lines is how many lines of the
