@@ -99,8 +99,8 @@ func (h *hands) checkRoute(a plan.Attachment, gw netip.Addr) error {
 }
 
 // status tells whether the node can attach pods. The runtime turns the whole node
-// NotReady on an error, so only what stops every pod is one: the readiness file,
-// and the cluster network itself. The agent being away is none.
+// NotReady on an error, so only what stops every pod is one: the readiness file, the
+// primary conf's file, and the cluster network itself. The agent being away is none.
 func (h *hands) status(ctx context.Context) ([]byte, error) {
 	if err := h.configure(); err != nil {
 		return nil, err
@@ -111,6 +111,9 @@ func (h *hands) status(ctx context.Context) ([]byte, error) {
 		if _, err := os.Stat(file); err != nil {
 			return nil, fault.New(fault.Unavailable, "readinessindicatorfile", "", "%s: the default network is not ready", fault.Quote(file))
 		}
+	}
+	if err := h.checkPrimary(); err != nil {
+		return nil, err
 	}
 	p, err := h.ownNetworks(ctx)
 	if err != nil {

@@ -46,7 +46,7 @@ const everyKey = `{"cniVersion":"1.1.0","name":"m","type":"multus","capabilities
 	"namespaceIsolation":true,"globalNamespaces":"x, y,","systemNamespaces":[],"multusNamespace":"mns","readinessindicatorfile":"/r",
 	"retryDeleteOnError":true,"auxiliaryCNIChainName":"aux","logFile":"/l","logLevel":"DEBUG","logToStderr":false,
 	"logOptions":{"maxAge":1,"maxSize":2,"maxBackups":3,"compress":false},"agentSocket":"/a","manifests":"/m","stateDir":"/s",
-	"timeout":"1m30.5s","delegateLimit":3,"strict":true,"kubeletDir":"/kl","deviceInfoDir":"/di"}`
+	"timeout":"1m30.5s","delegateLimit":3,"strict":true,"kubeletDir":"/kl","deviceInfoDir":"/di","primaryConf":"/p"}`
 
 func TestEveryKey(t *testing.T) {
 	got, warnings, err := netconf.Parse([]byte(everyKey))
@@ -61,7 +61,7 @@ func TestEveryKey(t *testing.T) {
 		RuntimeConfig: map[string]json.RawMessage{"portMappings": json.RawMessage(`[{"hostPort":1.0}]`)},
 		Log:           netconf.Log{File: "/l", Level: "debug", MaxAge: 1, MaxSize: 2, MaxBackups: 3},
 		AgentSocket:   "/a", AgentSocketSet: true, Manifests: "/m", StateDir: "/s", Timeout: 90*time.Second + 500*time.Millisecond,
-		DelegateLimit: 3, Strict: true, KubeletDir: "/kl", KubeletDirSet: true, DeviceInfoDir: "/di",
+		DelegateLimit: 3, Strict: true, KubeletDir: "/kl", KubeletDirSet: true, DeviceInfoDir: "/di", PrimaryConf: "/p",
 		PrevResult:       json.RawMessage(`{"cniVersion":"1.1.0"}`),
 		ValidAttachments: []netconf.ValidAttachment{{ContainerID: "c", IfName: "eth0"}},
 		Raw:              []byte(everyKey),

@@ -126,6 +126,10 @@ func weftFields() []field {
 		{Key{"strict", "false", "follow the NPWG specification where common practice is looser"}, flag(func(c *Conf) *bool { return &c.Strict })},
 		{Key{"kubeletDir", defaultKubeletDir, "where the kubelet's device checkpoint is"}, setKubeletDir},
 		{Key{"deviceInfoDir", defaultDeviceInfoDir, "device-info files"}, path(func(c *Conf) *string { return &c.DeviceInfoDir })},
+		{
+			Key{"primaryConf", "", "written by the agent: the file that the delegates were taken from; STATUS is 50 while it is missing or broken, nothing else reads it"},
+			path(func(c *Conf) *string { return &c.PrimaryConf }),
+		},
 	}
 }
 

@@ -43,6 +43,7 @@ type Conf struct {
 	KubeletDir     string // default filled in
 	KubeletDirSet  bool   // written in the conf
 	DeviceInfoDir  string
+	PrimaryConf    string // where the delegates come from, as STATUS has to know
 
 	PrevResult       json.RawMessage   // CHECK, DEL
 	ValidAttachments []ValidAttachment // GC: cni.dev/valid-attachments
