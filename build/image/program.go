@@ -1,0 +1,96 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// program is a file that will be in the image's root.
+type program struct {
+	path, name, arch string
+}
+
+// inspect looks at all programs and joins everything that is wrong with them.
+func inspect(paths []string) ([]program, error) {
+	if len(paths) == 0 {
+		return nil, errors.New("an image needs a program")
+	}
+	var programs []program
+	var faults []error
+	byName := map[string]string{}
+	for _, path := range paths {
+		arch, err := static(path)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		p := program{path: path, name: filepath.Base(path), arch: arch}
+		if other, twice := byName[p.name]; twice {
+			faults = append(faults, fmt.Errorf("%s and %s would both be /%s", other, path, p.name))
+		}
+		byName[p.name] = path
+		if len(programs) > 0 && programs[0].arch != arch {
+			faults = append(faults, fmt.Errorf("%s is made for %s, %s for %s", path, arch, programs[0].path, programs[0].arch))
+		}
+		programs = append(programs, p)
+	}
+	return programs, errors.Join(faults...)
+}
+
+// static gives the architecture of a Linux program that starts without any other file.
+func static(path string) (arch string, err error) {
+	f, err := elf.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("read program %s: %w", path, err)
+	}
+	defer f.Close()
+	if f.Type != elf.ET_EXEC && f.Type != elf.ET_DYN {
+		return "", fmt.Errorf("%s is no program but %s", path, f.Type)
+	}
+	for _, segment := range f.Progs {
+		if segment.Type == elf.PT_INTERP {
+			return "", fmt.Errorf("%s needs a dynamic loader, which the image does not have: build it with CGO_ENABLED=0", path)
+		}
+	}
+	switch {
+	case f.Machine == elf.EM_X86_64:
+		return "amd64", nil
+	case f.Machine == elf.EM_AARCH64:
+		return "arm64", nil
+	case f.Machine == elf.EM_RISCV && f.Class == elf.ELFCLASS64:
+		return "riscv64", nil
+	case f.Machine == elf.EM_PPC64 && f.Data == elf.ELFDATA2LSB:
+		return "ppc64le", nil
+	case f.Machine == elf.EM_S390 && f.Class == elf.ELFCLASS64:
+		return "s390x", nil
+	}
+	return "", fmt.Errorf("%s is made for %s, which no image name is known for", path, f.Machine)
+}
+
+// writeTo puts the program into a layer, owned by root and executable, whatever its file is here.
+func (p program) writeTo(layer *tar.Writer) error {
+	f, err := os.Open(p.path)
+	if err != nil {
+		return fmt.Errorf("read program: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("read program: %w", err)
+	}
+	if err := layer.WriteHeader(header(p.name, info.Size(), 0o755)); err != nil {
+		return fmt.Errorf("pack %s: %w", p.path, err)
+	}
+	if _, err := io.Copy(layer, f); err != nil {
+		return fmt.Errorf("pack %s: %w", p.path, err)
+	}
+	return nil
+}
