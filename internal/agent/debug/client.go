@@ -88,8 +88,7 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte, out a
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		var cause *url.Error
-		if errors.As(err, &cause) {
+		if cause, ok := errors.AsType[*url.Error](err); ok {
 			err = cause.Err // the rest is a made-up URL
 		}
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {

@@ -91,7 +91,9 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := server.Shutdown(drain); err != nil {
 		server.Close() //nolint:errcheck // what did not end in time is cut off
 	}
-	<-served
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", s, err)
+	}
 	return nil
 }
 

@@ -63,7 +63,7 @@ func peer(c net.Conn) (uint32, error) {
 	if !ok {
 		return 0, fmt.Errorf("read peer credentials: connection is a %T", c)
 	}
-	raw, err := counted.UnixConn.SyscallConn()
+	raw, err := counted.SyscallConn()
 	if err != nil {
 		return 0, fmt.Errorf("read peer credentials: %w", err)
 	}
