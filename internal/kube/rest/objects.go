@@ -62,6 +62,11 @@ func NADs() Resource {
 	return Resource{"NetworkAttachmentDefinition", []string{"apis", "k8s.cni.cncf.io", "v1"}, "network-attachment-definitions"}
 }
 
+// Nodes are the nodes; they have no namespace.
+func Nodes() Resource {
+	return Resource{"node", []string{"api", "v1"}, "nodes"}
+}
+
 // ResourceClaims are the claims of dynamic resource allocation.
 func ResourceClaims() Resource {
 	return Resource{"ResourceClaim", []string{"apis", "resource.k8s.io", "v1"}, "resourceclaims"}
@@ -131,6 +136,11 @@ func (c *Client) ResourceSlices(ctx context.Context, driver, node string) ([]Obj
 // List lists the objects of a namespace, or with "" of all.
 func (c *Client) List(ctx context.Context, res Resource, namespace string) ([]Object, error) {
 	return c.list(ctx, res, namespace, url.Values{})
+}
+
+// Select is List for the objects that a field selector ("spec.nodeName=a") matches.
+func (c *Client) Select(ctx context.Context, res Resource, namespace, selector string) ([]Object, error) {
+	return c.list(ctx, res, namespace, url.Values{"fieldSelector": {selector}})
 }
 
 // Bounds of a list: objects in one answer, and answers.
