@@ -4,13 +4,13 @@
 // Command generate writes the files that are made from the sources:
 //
 //	cmd/<name>/deps.txt      every package that the binary links
-//	docs/configuration.md    the keys of the CNI configuration
+//	docs/configuration.md    the keys of the CNI configuration and of the agent
 //
 // With -check it writes nothing and fails when a file is not what it would write.
 //
 // Invariants: the output depends on the sources and go.mod alone, not on the machine,
 // its Go patch release or the time. It must not hold any fact itself: a key's meaning
-// stands in internal/cni/netconf. Implements: architecture 3, 4.1.
+// stands in internal/cni/netconf or internal/agent/config. Implements: architecture 3, 4.1.
 package main
 
 import (
