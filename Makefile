@@ -38,6 +38,10 @@ build: ## build bin/weft, and into bin/cni weft-cni, both planners and the stand
 	cd build/plugins && $(BUILD) -o ../../$(BIN)/cni/ tool
 	@cp -f $(BIN)/weft-cni $(BIN)/weft-planner $(BIN)/weft-planner-kube $(BIN)/cni/
 
+.PHONY: image
+image: build ## pack bin/weft.tar, the image of the agent that deploy/ names, without a registry
+	$(GO) run $(MODE) ./build/image -o $(BIN)/weft.tar $(BIN)/weft-agent $(BIN)/weft-cni $(BIN)/weft
+
 # Building first fetches what the tests build for themselves, in namespaces without a network.
 .PHONY: test
 test: build ## run every test, then every fuzz target for FUZZTIME (2s)
