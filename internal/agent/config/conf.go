@@ -13,21 +13,10 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/weftnet/weft/internal/cni/confpub"
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/netconf"
 )
-
-// ownKeys are keys of a CNI configuration that the section cni cannot set: the agent
-// writes them from what it knows, the runtime writes them, or they are for work without
-// an agent.
-func ownKeys() []string {
-	return []string{
-		"cniVersion", "name", "type", "delegates", "agentSocket", "stateDir", "kubeconfig", "manifests",
-		"runtimeConfig", "prevResult", "cni.dev/valid-attachments", "cni.dev/attachments", "args", "ipam", "dns",
-	}
-}
-
-func ownKey(name string) bool { return slices.Contains(ownKeys(), name) }
 
 // ConfKeys are the keys of a CNI configuration that may stand in the section cni, besides
 // those that are keys of the agent as well.
@@ -38,14 +27,31 @@ func ConfKeys() []string {
 	}
 	var all []string
 	for _, k := range netconf.Keys() {
-		if !ownKey(k.Name) && !agents[k.Name] {
+		if !agents[k.Name] && refused(k.Name) == "" {
 			all = append(all, k.Name)
 		}
 	}
 	return all
 }
 
-func confKey(name string) bool { return slices.Contains(ConfKeys(), name) }
+// confKey says whether a name is a key of a CNI configuration at all.
+func confKey(name string) bool {
+	return slices.ContainsFunc(netconf.Keys(), func(k netconf.Key) bool { return k.Name == name })
+}
+
+// refused says why the publisher takes no such key, "" when it does.
+func refused(name string) string {
+	o := confpub.Options{
+		ConfDir: "/", ConfName: "x.conflist", AgentSocket: "/x",
+		Extra: map[string]json.RawMessage{name: json.RawMessage("null")},
+	}
+	for _, err := range each(o.Validate()) {
+		if f, ok := errors.AsType[*fault.Fault](err); ok && f.Field == name {
+			return f.Text
+		}
+	}
+	return ""
+}
 
 // checkConf asks the hands' own reader about the keys for the published configuration, so
 // that what it would refuse, or pass over with a warning, is said before it is published.

@@ -176,7 +176,7 @@ func TestFaults(t *testing.T) {
 		"an address":        {"metricsAddress: somewhere:80", []string{"a.yaml:1: metricsAddress: \"somewhere:80\" is no address with a port such as 127.0.0.1:9479: the host is no address"}},
 		"an address's port": {"metricsAddress: 127.0.0.1:99999", []string{"a.yaml:1: metricsAddress: \"127.0.0.1:99999\" is no address with a port such as 127.0.0.1:9479: the port is no number from 0 to 65535"}},
 		"no port":           {"metricsAddress: 127.0.0.1", []string{"a.yaml:1: metricsAddress: \"127.0.0.1\" is no address with a port such as 127.0.0.1:9479: missing port in address"}},
-		"the agent's own":   {"cni: {kubeconfig: /x, type: y}", []string{"a.yaml:1: cni.kubeconfig: is written by the agent itself and cannot be set", "a.yaml:1: cni.type: is written by the agent itself and cannot be set"}},
+		"the agent's own":   {"cni: {kubeconfig: /x, type: y}", []string{"a.yaml:1: cni.kubeconfig: is for work without an agent, it cannot be given", "a.yaml:1: cni.type: is set by the agent itself, it cannot be given"}},
 		"conf values": {
 			"cni:\n  namespaceIsolation: maybe\n  delegateLimit: -1\n  logLevel: loud\n  logOptions: {x: 1}\n  timeout: .inf\n",
 			[]string{
@@ -235,12 +235,15 @@ func TestLoadFaults(t *testing.T) {
 // TestConfKeys: every key of a CNI configuration is the agent's, or is refused, or may be set.
 func TestConfKeys(t *testing.T) {
 	all := strings.Join(ConfKeys(), " ")
-	for _, own := range append(ownKeys(), "confDir", "binDir", "kubeletDir", "primaryConf") {
+	for _, own := range []string{
+		"type", "name", "cniVersion", "delegates", "kubeconfig", "manifests", "agentSocket", "stateDir", "prevResult", "runtimeConfig",
+		"capabilities", "clusterNetwork", "confDir", "binDir", "kubeletDir", "primaryConf",
+	} {
 		if strings.Contains(" "+all+" ", " "+own+" ") {
 			t.Errorf("%s may be set for the published configuration", own)
 		}
 	}
-	for _, free := range []string{"clusterNetwork", "strict", "readinessindicatorfile", "retryDeleteOnError", "timeout", "capabilities"} {
+	for _, free := range []string{"strict", "readinessindicatorfile", "retryDeleteOnError", "timeout", "logFile", "deviceInfoDir"} {
 		if !strings.Contains(" "+all+" ", " "+free+" ") {
 			t.Errorf("%s cannot be set for the published configuration", free)
 		}

@@ -112,9 +112,11 @@ func (d *decoder) member(path string, key, value *yaml.Node) {
 		}
 		d.config.origins[path] = d.place(value.Line)
 	case inCNI && confKey(name):
+		if why := refused(name); why != "" {
+			d.fail(key.Line, path, "%s", why)
+			return
+		}
 		d.confMember(name, value)
-	case inCNI && ownKey(name):
-		d.fail(key.Line, path, "is written by the agent itself and cannot be set")
 	default:
 		d.fail(key.Line, shown(path), "is no key of the agent%s", d.hint(path))
 	}
