@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package report writes down where users look how an ADD went: network-status when it
-// succeeded, an event on the pod when it did not.
+// succeeded, an event on the pod when it did not. What network-status is to say (Status)
+// is the same for who writes it once, here, and who keeps it right (internal/cni/reconcile).
 //
 // Invariants: network-status keeps what other writers put there; it is made of the
-// results alone. It is apart from planner because reading results links every CNI
+// results alone; one that says what it should is left as it is written. It is apart from planner because reading results links every CNI
 // version's types, which a planner that takes no reports would pay for at every start.
 //
 // It does not know how an annotation gets to an API server: that is the source's.
@@ -15,14 +16,11 @@ package report
 
 import (
 	"context"
-	"encoding/json"
 
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/netconf"
-	"github.com/weftnet/weft/internal/cni/netstatus"
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/planner"
-	"github.com/weftnet/weft/internal/cni/results"
 	"github.com/weftnet/weft/internal/cni/wire"
 )
 
@@ -55,30 +53,9 @@ func report(ctx context.Context, req wire.ReportRequest, open func(*netconf.Conf
 		r.Tell(pod, planner.Event{Reason: planner.ReasonFailed, Message: planner.Message(req.Error)})
 		return nil
 	}
-	own, err := entries(req.Attachments)
+	status, err := StatusOf(req.Attachments)
 	if err != nil {
 		return err
 	}
-	return r.Annotate(ctx, pod, plan.StatusAnnotation, func(old string) string {
-		return mergeStatus(old, req.Attachments, own)
-	})
-}
-
-// entries makes the network-status of the attachments that were made.
-func entries(made []wire.ReportAttachment) ([]netstatus.Entry, error) {
-	var p plan.Plan
-	rs := make([]*results.Result, len(made))
-	infos := make([]json.RawMessage, len(made))
-	for i, a := range made {
-		p.Attachments = append(p.Attachments, plan.Attachment{Network: a.Network, IfName: a.IfName, Default: a.Default})
-		infos[i] = a.DeviceInfo
-		if len(a.Result) == 0 {
-			continue
-		}
-		var err error
-		if rs[i], err = results.Parse(a.Result, a.CNIVersion); err != nil {
-			return nil, &fault.Fault{Code: fault.Result, Object: "network " + a.Network, Text: err.Error(), Err: err}
-		}
-	}
-	return netstatus.Build(p, rs, infos), nil
+	return r.Annotate(ctx, pod, plan.StatusAnnotation, status.Merge)
 }

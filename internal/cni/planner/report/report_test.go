@@ -157,12 +157,68 @@ func TestMergeStatus(t *testing.T) {
 		"nonsense":                     {"[{", alone},
 		"null":                         {"null", alone},
 	} {
-		got := mergeStatus(c.old, attachments, own)
+		status := statusOf(attachments, own)
+		got := status.Merge(c.old)
 		if got != c.want {
 			t.Errorf("%s: got %s\nwant %s", name, got, c.want)
 		}
-		if again := mergeStatus(got, attachments, own); again != got {
+		if again := status.Merge(got); again != got || !status.In(got) {
 			t.Errorf("%s: a second merge gives %s", name, again)
 		}
+		if status.In(c.old) != (c.old == got) {
+			t.Errorf("%s: in the old value: %v", name, status.In(c.old))
+		}
 	}
+}
+
+// TestStatusIn: what makes a difference, and what does not.
+func TestStatusIn(t *testing.T) {
+	status := statusOf([]wire.ReportAttachment{{Network: "defnet", IfName: "eth0"}, {Network: "default/neta", IfName: "net1"}},
+		[]netstatus.Entry{{Name: "defnet", Interface: "eth0", Default: true}, {Name: "default/neta", DeviceInfo: json.RawMessage(`{"n":9007199254740993}`)}})
+	const eth0, net1, hot = `{"name":"defnet","interface":"eth0","default":true}`, `{"name":"default/neta","device-info":{"n":9007199254740993}}`, `{"name":"x/hot"}`
+	for annotation, want := range map[string]bool{
+		"[" + eth0 + "," + net1 + "]":                                          true,
+		`[{"default": true,"interface":"eth0", "name":"defnet"},` + net1 + "]": true,
+		"[" + hot + "," + eth0 + "," + hot + "," + net1 + "]":                  true,
+		"[" + net1 + "," + eth0 + "]":                                          false,
+		"[" + eth0 + "," + net1 + "," + net1 + "]":                             false,
+		"[" + eth0 + "]":                false,
+		"[" + eth0 + "," + net1 + ",7]": false,
+		"[" + eth0 + `,{"name":"default/neta","device-info":{"n":9007199254740992}}]`:         false,
+		"[" + eth0 + `,{"name":"default/neta","mtu":1,"device-info":{"n":9007199254740993}}]`: false,
+		"[" + eth0 + "," + net1 + `,{"name":"older","interface":"net1"}]`:                     false,
+		"":     false,
+		"null": false,
+		"[]":   false,
+	} {
+		if status.In(annotation) != want {
+			t.Errorf("in %s: %v", annotation, !want)
+		}
+		if merged := status.Merge(annotation); !status.In(merged) || want && merged != annotation {
+			t.Errorf("%s becomes %s", annotation, merged)
+		}
+	}
+	if none := statusOf(nil, nil); none.In("") || !none.In("[]") || none.Merge("") != "[]" {
+		t.Error("the status of nothing is an empty list")
+	}
+}
+
+// FuzzMerge: whatever stands in the annotation, a merge says what it should, keeps what is
+// another's, and is at rest.
+func FuzzMerge(f *testing.F) {
+	status := statusOf([]wire.ReportAttachment{{Network: "defnet", IfName: "eth0"}}, []netstatus.Entry{{Name: "defnet", Interface: "eth0", Default: true}})
+	for _, old := range []string{"", "[]", "[{", `[{"name":"x"},7,{"name":"defnet"},{"interface":"eth0","name":"y"}]`} {
+		f.Add(old)
+	}
+	f.Fuzz(func(t *testing.T, old string) {
+		merged := status.Merge(old)
+		if !status.In(merged) || status.Merge(merged) != merged {
+			t.Errorf("%q becomes %q", old, merged)
+		}
+		_, before, _ := status.split(old)
+		_, after, _ := status.split(merged)
+		if len(before) != len(after) {
+			t.Errorf("%q becomes %q: others' entries", old, merged)
+		}
+	})
 }
