@@ -94,7 +94,8 @@ func TestDirectories(t *testing.T) {
 		return out
 	}
 	want := map[string]string{
-		c.CNI.ConfDir: "write", c.StateDir: "write", c.SocketDir: "write",
+		c.CNI.ConfDir: "write", c.SocketDir: "write",
+		c.StateDir: "read", // records are written by weft-cni, on the node
 		path.Join(c.CNI.KubeletDir, "device-plugins"): "read",
 		path.Join(c.CNI.KubeletDir, "pod-resources"):  "read",
 		"/var/run/k8s.cni.cncf.io":                    "read",
