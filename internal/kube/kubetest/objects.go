@@ -52,9 +52,12 @@ func (s *Server) put(o map[string]any) {
 	if meta["namespace"] == nil && kind != "ResourceSlice" {
 		meta["namespace"] = "default"
 	}
+	if o["apiVersion"] == nil {
+		o["apiVersion"] = apiVersion(plural(kind))
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.store(resource(kind), o)
+	s.store(plural(kind), o)
 }
 
 // store keeps o under a new resource version. The lock is held.
@@ -68,14 +71,27 @@ func (s *Server) store(resource string, o map[string]any) key {
 	namespace, _ := meta["namespace"].(string)
 	name, _ := meta["name"].(string)
 	k := key{resource, namespace, name}
+	before := s.objects[k]
 	s.objects[k] = o
+	s.record(change{s.version, k, before, o})
 	return k
 }
 
-// resource is the plural under which a kind is served.
-func resource(kind string) string {
+// drop removes an object. The lock is held.
+func (s *Server) drop(k key) {
+	before, exists := s.objects[k]
+	if !exists {
+		return
+	}
+	delete(s.objects, k)
+	s.version++
+	s.record(change{s.version, k, before, nil})
+}
+
+// plural is the plural under which a kind is served.
+func plural(kind string) string {
 	switch kind {
-	case "NetworkAttachmentDefinition":
+	case "NetworkAttachmentDefinition": // its plural has hyphens
 		return "network-attachment-definitions"
 	default:
 		return strings.ToLower(kind) + "s"
@@ -124,7 +140,7 @@ func (s *Server) Annotate(namespace, pod, name, value string) {
 func (s *Server) Delete(resource, namespace, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.objects, key{resource, namespace, name})
+	s.drop(key{resource, namespace, name})
 }
 
 // Event is an event that a client told.

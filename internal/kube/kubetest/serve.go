@@ -9,7 +9,9 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -40,6 +42,9 @@ func route(r *http.Request) (Request, bool) {
 		req.Verb = "get"
 		if req.Name == "" {
 			req.Verb = "list"
+			if watch := r.URL.Query().Get("watch"); watch == "true" || watch == "1" {
+				req.Verb = "watch"
+			}
 		}
 	case http.MethodPost:
 		req.Verb = "create"
@@ -64,6 +69,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	close(s.changed)
 	s.changed = make(chan struct{})
 	allowed := s.tokens == nil || slices.Contains(s.tokens, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+	ok = ok && !s.withheld[req.Resource]
 	s.mu.Unlock()
 
 	f := s.fault(req)
@@ -74,6 +80,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !allowed:
 		code, answer = statusObject(http.StatusUnauthorized, "Unauthorized")
+	case ok && req.Verb == "watch":
+		s.watch(w, r, req)
+		return
 	case ok:
 		code, answer = s.handle(req, r)
 	}
@@ -108,7 +117,7 @@ func (s *Server) handle(req Request, r *http.Request) (int, any) {
 	case req.Verb == "get":
 		return http.StatusOK, o
 	case req.Verb == "delete":
-		delete(s.objects, k)
+		s.drop(k)
 		return http.StatusOK, o
 	case req.Verb == "patch" && r.Header.Get("Content-Type") == "application/json-patch+json":
 		return s.patch(req, o)
@@ -118,15 +127,28 @@ func (s *Server) handle(req Request, r *http.Request) (int, any) {
 
 func (s *Server) list(req Request, r *http.Request) any {
 	items := []any{}
+	for _, o := range s.selectedObjects(req, r.URL.Query()) {
+		items = append(items, o)
+	}
+	return map[string]any{
+		"apiVersion": apiVersion(req.Resource), "kind": kind(req.Resource) + "List",
+		"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}, "items": items,
+	}
+}
+
+// selectedObjects are the objects that a list or a watch asks for, by namespace and name.
+// The lock is held.
+func (s *Server) selectedObjects(req Request, q url.Values) []map[string]any {
+	var all []map[string]any
 	for _, k := range slices.SortedFunc(maps.Keys(s.objects), func(a, b key) int {
 		return strings.Compare(a.namespace+"/"+a.name, b.namespace+"/"+b.name)
 	}) {
 		o := s.objects[k]
-		if k.resource == req.Resource && (req.Namespace == "" || k.namespace == req.Namespace) && selected(o, r.URL.Query().Get("fieldSelector")) {
-			items = append(items, o)
+		if k.resource == req.Resource && (req.Namespace == "" || k.namespace == req.Namespace) && selected(o, q.Get("fieldSelector")) {
+			all = append(all, o)
 		}
 	}
-	return map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{}, "items": items}
+	return all
 }
 
 // selected matches a field selector of the form a.b=c,d.e=f.

@@ -5,10 +5,11 @@
 // what it is given as YAML and can be told to misbehave in every way that a client has
 // to stand.
 //
-// It serves get, list, create, JSON patch and delete of any namespaced resource, with UIDs,
-// resource versions, the status subresource (which changes metadata and status, and
-// nothing else), bearer tokens, TLS with a CA of its own and client certificates. It
-// counts requests.
+// It serves get, list, watch, create, JSON patch and delete of any namespaced resource, with
+// UIDs, resource versions, field selectors, the status subresource (which changes metadata
+// and status, and nothing else), bearer tokens, TLS with a CA of its own and client
+// certificates. Watches begin at a version, or with all that is there (sendInitialEvents);
+// Compact makes versions too old. It speaks JSON alone, and counts requests.
 //
 // Invariants: an object is changed whole or not at all; a switch (Fault) concerns the
 // requests that it names and no others. It is for tests alone, and holds no rule of Weft.
@@ -18,6 +19,7 @@ package kubetest
 
 import (
 	"crypto/tls"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -44,6 +46,13 @@ type Server struct {
 	faults   []*activeFault
 	hangs    chan struct{} // closed when the server ends
 	changed  chan struct{} // closed at the next request
+
+	history   []change        // by version
+	forgotten int             // the version up to which history is gone
+	moved     chan struct{}   // closed when watches have something to look at
+	epoch     int             // another one ends all watches
+	watches   map[string]int  // open ones, by resource
+	withheld  map[string]bool // resources that are not served
 }
 
 // key is where an object is.
@@ -71,18 +80,15 @@ func WithToken(token string) Option {
 // New starts a server that ends with the test.
 func New(tb testing.TB, options ...Option) *Server {
 	tb.Helper()
-	s := &Server{tb: tb, objects: map[key]map[string]any{}, hangs: make(chan struct{}), changed: make(chan struct{})}
+	s := &Server{
+		tb: tb, objects: map[key]map[string]any{}, hangs: make(chan struct{}), changed: make(chan struct{}),
+		moved: make(chan struct{}), watches: map[string]int{}, withheld: map[string]bool{},
+	}
 	for _, o := range options {
 		o(s)
 	}
 	s.http = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
-	s.http.Config.ErrorLog = quiet()
-	if s.certs == nil {
-		s.http.Start()
-	} else {
-		s.http.TLS = s.certs.server
-		s.http.StartTLS()
-	}
+	s.start()
 	tb.Cleanup(func() {
 		close(s.hangs)
 		s.http.CloseClientConnections()
@@ -91,13 +97,37 @@ func New(tb testing.TB, options ...Option) *Server {
 	return s
 }
 
+func (s *Server) start() {
+	s.http.Config.ErrorLog = quiet()
+	if s.certs == nil {
+		s.http.Start()
+	} else {
+		s.http.TLS = s.certs.server.Clone() // httptest completes it
+		s.http.StartTLS()
+	}
+}
+
 // URL is where the server listens.
 func (s *Server) URL() string { return s.http.URL }
 
 // Stop takes the server away: connections are refused from now on.
 func (s *Server) Stop() {
-	s.http.CloseClientConnections()
 	_ = s.http.Listener.Close()
+	s.EndWatches()
+	s.http.CloseClientConnections()
+}
+
+// Start brings a server back that was stopped, at the same address and with all that it held.
+func (s *Server) Start() {
+	s.tb.Helper()
+	address := s.http.Listener.Addr().String()
+	l, err := (&net.ListenConfig{}).Listen(s.tb.Context(), "tcp", address)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	s.http.Close()                                                                                   // what is left of the one before
+	s.http = &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(s.serve)}} //nolint:gosec // a test's
+	s.start()
 }
 
 // SetTokens sets the bearer tokens that are accepted; none = no token is asked for.
@@ -144,7 +174,7 @@ func (s *Server) Kubeconfig(edit func(cluster, user map[string]any)) string {
 
 // Request is one request that arrived.
 type Request struct {
-	Verb        string // get, list, create, patch, delete, other
+	Verb        string // get, list, watch, create, patch, delete, other
 	Resource    string // pods, network-attachment-definitions, events, …
 	Namespace   string
 	Name        string
