@@ -201,3 +201,24 @@ func TestResources(t *testing.T) {
 		t.Errorf("GOMEMLIMIT=%s: %v", c.Env[i].Value, err)
 	}
 }
+
+// TestPageTellsTheDirectories: docs/agent.md explains every directory of the node that is mounted.
+func TestPageTellsTheDirectories(t *testing.T) {
+	agent := load(t).agents[0]
+	mounted := map[string]string{}
+	for _, c := range containers(agent) {
+		for _, m := range c.VolumeMounts {
+			if m.Name != "config" {
+				mounted[m.MountPath] = map[bool]string{true: "read", false: "write"}[m.ReadOnly]
+			}
+		}
+	}
+	page := map[string]string{}
+	row := regexp.MustCompile("(?m)^\\| `(/[^`]+)` \\| (?:read, )?(read|write)[^|]* \\| [^|]+ \\|$")
+	for _, m := range row.FindAllStringSubmatch(string(read(t, "../docs/agent.md")), -1) {
+		page[m[1]] = m[2]
+	}
+	if d := cmp.Diff(mounted, page); d != "" {
+		t.Errorf("directories (-mounted +docs/agent.md):\n%s", d)
+	}
+}
