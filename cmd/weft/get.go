@@ -5,18 +5,18 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/weftnet/weft/internal/agent/debug"
 	"github.com/weftnet/weft/internal/inspect"
 	"github.com/weftnet/weft/internal/kube/rest"
 	"github.com/weftnet/weft/internal/sandbox"
@@ -24,85 +24,135 @@ import (
 
 // getOptions are the flags of all get commands.
 type getOptions struct {
-	kubeconfig, namespace, output string
-	all                           bool
-	timeout                       time.Duration
-	getenv                        func(string) string
+	sources
+	namespace, output string
+	all               bool
 }
 
 func newGet(getenv func(string) string) *cobra.Command {
-	o := &getOptions{getenv: getenv}
+	o := &getOptions{sources: sources{getenv: getenv}}
 	cmd := &cobra.Command{
 		Use:   "get",
-		Short: "List networks, or pods and their interfaces, from an API server",
-		Long: `Get lists what the API server knows, and says what it cannot see from there. Files need no
-server: weft lint and weft explain.
+		Short: "List networks, or pods and their interfaces, from a node's agent or an API server",
+		Long: `Get lists what the node's agent knows, where its debug socket is there: every attachment as it
+is recorded, and whether the pod's status is written. Elsewhere, and with --kubeconfig, it lists
+what the API server knows, and says what it cannot see from there. Files need no server:
+weft lint and weft explain.
 
-Exit codes: 0 listed, 1 the server could not be asked, 2 wrong usage.`,
-		Example: "  weft get networks -A\n  weft get pods -n web -o yaml",
+Exit codes: 0 listed, 1 nobody could be asked, 2 wrong usage.`,
+		Example: "  weft get networks -A\n  weft get pods -n web -o yaml\n  weft get node                  # on a node",
 		Args:    cobra.ArbitraryArgs,
 		RunE:    group,
 	}
+	o.flags(cmd)
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file (default: $KUBECONFIG, else ~/.kube/config)")
-	flags.StringVarP(&o.namespace, "namespace", "n", "default", "namespace to list")
+	flags.StringVarP(&o.namespace, "namespace", "n", "default", "namespace to list; of an agent all, unless it is given")
 	flags.BoolVarP(&o.all, "all-namespaces", "A", false, "list all namespaces")
 	flags.StringVarP(&o.output, "output", "o", "table", "table, json or yaml")
-	flags.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up after this time")
 	cmd.AddCommand(o.list("networks", "List NetworkAttachmentDefinitions, their plugins and how many pods use them",
-		"  weft get networks -n web\n  weft get networks -A -o json", o.networks))
-	cmd.AddCommand(o.list("pods", "List pods: the networks they ask for, and whether their status has them all",
-		"  weft get pods -n web\n  weft get pods -A -o yaml", o.pods))
+		"  weft get networks -n web\n  weft get networks -A -o json\n  weft get networks --socket /run/weft/debug.sock", o.agentNetworks, o.networks))
+	cmd.AddCommand(o.list("pods", "List pods: the networks they ask for or have, and whether their status has them all",
+		"  weft get pods -n web\n  weft get pods -A -o yaml\n  weft get pods --kubeconfig ~/.kube/config   # on a node: what the API server knows", o.agentPods, o.pods))
+	cmd.AddCommand(o.node())
 	return cmd
 }
 
-func (o *getOptions) list(what, short, example string, show func(context.Context, *cobra.Command, *rest.Client, string) error) *cobra.Command {
+func (o *getOptions) list(what, short, example string, ask func(context.Context, *cobra.Command, *debug.Client, string) error,
+	show func(context.Context, *cobra.Command, *rest.Client, string) error,
+) *cobra.Command {
 	return &cobra.Command{
 		Use: what, Short: short, Example: example, Args: noArgs(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			ctx, cancel, err := o.context(cmd)
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			namespace := o.namespace
+			if o.all {
+				namespace = ""
+			}
+			done, err := o.instead(cmd, func(agent *debug.Client) error {
+				if !cmd.Flags().Changed("namespace") {
+					return ask(ctx, cmd, agent, "")
+				}
+				return ask(ctx, cmd, agent, namespace)
+			})
+			if done || err != nil {
+				return err
+			}
 			client, err := o.client()
 			if err != nil {
 				return err
 			}
 			defer client.Close()
-			namespace := o.namespace
-			if o.all {
-				namespace = ""
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
-			defer cancel()
 			return show(ctx, cmd, client, namespace)
 		},
 	}
 }
 
-func (o *getOptions) client() (*rest.Client, error) {
+func (o *getOptions) check() error {
 	switch {
 	case o.output != "table" && o.output != "json" && o.output != "yaml":
-		return nil, &sandbox.UsageError{Err: fmt.Errorf("unknown output %q: table, json or yaml", o.output)}
-	case o.timeout <= 0:
-		return nil, &sandbox.UsageError{Err: fmt.Errorf("timeout %s is not above 0", o.timeout)}
+		return &sandbox.UsageError{Err: fmt.Errorf("unknown output %q: table, json or yaml", o.output)}
 	case o.namespace == "" && !o.all:
-		return nil, &sandbox.UsageError{Err: errors.New("namespace is empty: name one with -n, or -A for all")}
+		return &sandbox.UsageError{Err: errors.New("namespace is empty: name one with -n, or -A for all")}
 	}
-	path := o.kubeconfig
-	if path == "" {
-		path = o.getenv("KUBECONFIG")
-		if files := filepath.SplitList(path); len(files) > 1 {
-			return nil, &sandbox.UsageError{Err: fmt.Errorf("$KUBECONFIG names %d files; name one with --kubeconfig", len(files))}
-		}
+	return nil
+}
+
+// node has no counterpart of the API server.
+func (o *getOptions) node() *cobra.Command {
+	return &cobra.Command{
+		Use:   "node",
+		Short: "Show the state of this node's agent: readiness with reasons, configuration, counts, versions",
+		Long: `Node shows what the agent of this node says of itself. From elsewhere: weft explain node NAME.
+
+Exit codes: 0 the agent answered, 1 it did not, 2 wrong usage.`,
+		Example: "  weft get node\n  weft get node -o json --socket /run/weft/debug.sock",
+		Args:    noArgs("; another node: weft explain node NAME"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			if o.kubeconfig != "" {
+				return &sandbox.UsageError{Err: errors.New("get node asks the agent, not an API server; for that: weft explain node NAME")}
+			}
+			ctx, cancel, err := o.context(cmd)
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			client := debug.NewClient(cmp.Or(o.socket, defaultSocket))
+			defer client.Close()
+			state, err := inspect.AgentNode(ctx, client)
+			if err != nil {
+				return err
+			}
+			return o.write(cmd.OutOrStdout(), state, state.WriteTable)
+		},
 	}
-	if home := o.getenv("HOME"); path == "" && home != "" {
-		path = filepath.Join(home, ".kube", "config")
-	}
-	if path == "" {
-		return nil, &sandbox.UsageError{Err: errors.New("which server? Name a kubeconfig with --kubeconfig")}
-	}
-	cfg, err := rest.Load(path)
+}
+
+func (o *getOptions) agentNetworks(ctx context.Context, cmd *cobra.Command, agent *debug.Client, namespace string) error {
+	l, err := inspect.AgentNetworks(ctx, agent, namespace)
 	if err != nil {
-		return nil, &sandbox.UsageError{Err: fmt.Errorf("read kubeconfig %s: %w; name another with --kubeconfig", path, err)}
+		return err
 	}
-	return rest.New(cfg), nil
+	notSeen(cmd.ErrOrStderr(), l.Unseen)
+	return o.write(cmd.OutOrStdout(), l, l.WriteTable)
+}
+
+func (o *getOptions) agentPods(ctx context.Context, cmd *cobra.Command, agent *debug.Client, namespace string) error {
+	l, err := inspect.AgentPods(ctx, agent, namespace)
+	if err != nil {
+		return err
+	}
+	notSeen(cmd.ErrOrStderr(), l.Unseen)
+	return o.write(cmd.OutOrStdout(), l, l.WriteTable)
 }
 
 func (o *getOptions) networks(ctx context.Context, cmd *cobra.Command, client *rest.Client, namespace string) error {

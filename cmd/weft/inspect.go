@@ -12,52 +12,159 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weftnet/weft/internal/agent/debug"
 	"github.com/weftnet/weft/internal/inspect"
 	"github.com/weftnet/weft/internal/sandbox"
 )
 
-func newExplain() *cobra.Command {
-	var files []string
-	var conf, binDir, output string
-	cmd := &cobra.Command{
-		Use:   "explain -f FILE… [pod NAMESPACE/NAME]",
-		Short: "Show every decision of a pod's plan, and the first thing that would fail",
-		Long: `Explain plans the pods of files or directories (*.yaml, *.yml, *.json) as a node would,
-without a cluster and without running anything. It shows every attachment with the reason
-for its network, interface name, configuration, capabilities, device and default route,
-and where that reason is written.
+// explainOptions are the flags of explain.
+type explainOptions struct {
+	sources
+	files                []string
+	conf, binDir, output string
+}
 
-What only a node has is taken from this machine where it is there, and otherwise
-said to be not seen. The files of confDir and the cluster network's can be given with -f.
+func newExplain(getenv func(string) string) *cobra.Command {
+	o := &explainOptions{sources: sources{getenv: getenv}}
+	cmd := &cobra.Command{
+		Use:   "explain [-f FILE…] [pod NAMESPACE/NAME | node NAME]",
+		Short: "Show every decision of a pod's plan, and the first thing that would fail",
+		Long: `Explain plans pods as a node would, without running anything. It shows every attachment with
+the reason for its network, interface name, configuration, capabilities, device and default
+route, and where that reason is written.
+
+With -f the pods are those of files or directories (*.yaml, *.yml, *.json). What only a node has
+is taken from this machine where it is there, and otherwise said to be not seen. The files of
+confDir and the cluster network's can be given with -f.
+
+Without -f the pod is the cluster's. On the pod's node its agent plans it, with all that the node
+has; elsewhere, and with --kubeconfig or --conf, the pod and the networks that it names are read
+from the API server, and what only the node has is said to be not seen.
+
+explain node says what keeps a node from attaching pods, as far as its agent (on that node) and
+the API server show; weft doctor looks at the node's files.
 
 Exit codes: 0 nothing that can be seen fails, 1 a fault was found, 2 wrong usage.`,
 		Example: `  weft explain -f examples/demo
   weft explain -f examples/demo pod default/by-json
   weft explain -f examples/demo --conf /etc/cni/net.d/00-multus.conf -o json
-  weft explain -f examples/demo --bin-dir /opt/cni/bin    # are the plugins there?`,
+  weft explain -f examples/demo --bin-dir /opt/cni/bin    # are the plugins there?
+  weft explain pod default/web                            # of the cluster
+  weft explain node worker-1`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			pod, err := podArgument(args)
-			if err != nil {
-				return err
-			}
-			w, err := load(cmd, files, conf, output)
-			if err != nil {
-				return err
-			}
-			e, err := w.Explain(cmd.Context(), pod, binDir)
-			if err != nil {
-				return err
-			}
-			if len(e.Pods) == 0 {
-				fmt.Fprintln(cmd.ErrOrStderr(), "weft: the files hold no pod")
-			}
-			return write(cmd.OutOrStdout(), output, e, e.WriteTable, e.Faulty())
-		},
+		RunE: o.run,
 	}
-	inspectFlags(cmd, &files, &conf, &output)
-	cmd.Flags().StringVar(&binDir, "bin-dir", "", "look for the plugins in these directories, separated by colons")
+	o.flags(cmd)
+	inspectFlags(cmd, &o.files, &o.conf, &o.output)
+	cmd.Flags().StringVar(&o.binDir, "bin-dir", "", "look for the plugins in these directories, separated by colons")
 	return cmd
+}
+
+func (o *explainOptions) run(cmd *cobra.Command, args []string) error {
+	if err := outputs(o.output); err != nil {
+		return err
+	}
+	if len(o.files) == 0 && len(args) == 2 && args[0] == "node" {
+		return o.node(cmd, args[1])
+	}
+	pod, err := podArgument(args)
+	if err != nil {
+		return err
+	}
+	if len(o.files) == 0 && pod != "" {
+		namespace, name, _ := strings.Cut(pod, "/")
+		return o.pod(cmd, namespace, name)
+	}
+	w, err := load(o.files, o.conf, o.output)
+	if err != nil {
+		return err
+	}
+	e, err := w.Explain(cmd.Context(), pod, o.binDir)
+	if err != nil {
+		return err
+	}
+	if len(e.Pods) == 0 {
+		fmt.Fprintln(cmd.ErrOrStderr(), "weft: the files hold no pod")
+	}
+	return write(cmd.OutOrStdout(), o.output, e, e.WriteTable, e.Faulty())
+}
+
+// pod explains a pod of the cluster: by the agent of its node, else from the API server.
+func (o *explainOptions) pod(cmd *cobra.Command, namespace, name string) error {
+	ctx, cancel, err := o.context(cmd)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	if o.conf == "" {
+		done, err := o.instead(cmd, func(agent *debug.Client) error {
+			e, err := inspect.ExplainByAgent(ctx, agent, namespace, name, o.binDir)
+			if err != nil {
+				return err
+			}
+			return write(cmd.OutOrStdout(), o.output, e, e.WriteTable, e.Faulty())
+		})
+		if done || err != nil {
+			return err
+		}
+	} else if o.socket != "" {
+		return &sandbox.UsageError{Err: errors.New("the agent plans with its own configuration: leave out --conf or --socket")}
+	}
+	client, err := o.client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	w, err := inspect.Live(ctx, client, namespace, name, o.conf)
+	if err != nil {
+		return err
+	}
+	e, err := w.Explain(ctx, namespace+"/"+name, o.binDir)
+	if err != nil {
+		return err
+	}
+	return write(cmd.OutOrStdout(), o.output, e, e.WriteTable, e.Faulty())
+}
+
+func (o *explainOptions) node(cmd *cobra.Command, name string) error {
+	ctx, cancel, err := o.context(cmd)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	var state *debug.NodeAnswer
+	if agent := o.agent(); agent != nil {
+		defer agent.Close()
+		if state, err = agent.Node(ctx); err != nil {
+			state = nil
+			fmt.Fprintf(cmd.ErrOrStderr(), "weft: %v\n", err)
+		}
+	}
+	client, err := o.clientIfAny()
+	if err != nil {
+		return err
+	}
+	var c *inspect.Checkup
+	switch {
+	case client != nil:
+		defer client.Close()
+		c = inspect.ExplainNode(ctx, name, state, client)
+	case state != nil:
+		c = inspect.ExplainNode(ctx, name, state, nil)
+	default:
+		return &sandbox.UsageError{Err: errors.New("who is asked? Name a kubeconfig with --kubeconfig, or on the node the agent's socket with --socket")}
+	}
+	if len(c.Checks) == 0 {
+		return write(cmd.OutOrStdout(), o.output, c, c.WriteTable, true) // nobody knew anything
+	}
+	return write(cmd.OutOrStdout(), o.output, c, c.WriteTable, c.Faulty())
+}
+
+func outputs(output string) error {
+	if output != "table" && output != "json" {
+		return &sandbox.UsageError{Err: fmt.Errorf("unknown output %q: table or json", output)}
+	}
+	return nil
 }
 
 func newLint() *cobra.Command {
@@ -78,7 +185,7 @@ Exit codes: 0 no fault (there may be warnings), 1 a fault was found, 2 wrong usa
   weft lint -f examples/demo -o json`,
 		Args: noArgs(": files and directories are named with -f"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			w, err := load(cmd, files, conf, output)
+			w, err := load(files, conf, output)
 			if err != nil {
 				return err
 			}
@@ -104,15 +211,15 @@ func podArgument(args []string) (string, error) {
 	case len(args) == 2 && args[0] == "pod" && strings.Contains(args[1], "/"):
 		return args[1], nil
 	}
-	return "", &sandbox.UsageError{Err: fmt.Errorf("unknown arguments %q: one pod is named as pod NAMESPACE/NAME, files with -f", args)}
+	return "", &sandbox.UsageError{Err: fmt.Errorf("unknown arguments %q: one pod is named as pod NAMESPACE/NAME, files with -f, and without those a node as node NAME", args)}
 }
 
-func load(cmd *cobra.Command, files []string, conf, output string) (*inspect.World, error) {
+func load(files []string, conf, output string) (*inspect.World, error) {
 	if len(files) == 0 {
 		return nil, &sandbox.UsageError{Err: errors.New("which files? Name files or directories with -f")}
 	}
-	if output != "table" && output != "json" {
-		return nil, &sandbox.UsageError{Err: fmt.Errorf("unknown output %q: table or json", output)}
+	if err := outputs(output); err != nil {
+		return nil, err
 	}
 	w, err := inspect.Load(files, conf)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weftnet/weft/internal/agent/debug"
 	"github.com/weftnet/weft/internal/cni/chain"
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/manifests"
@@ -20,6 +21,8 @@ import (
 
 // Explanation is what explain shows.
 type Explanation struct {
+	// Node is the node whose agent planned, "" when none did.
+	Node string    `json:"node,omitempty"`
 	Pods []PodPlan `json:"pods"`
 	// Problems are faults and warnings of the files as such: documents that could not be
 	// read, and Weft's configuration.
@@ -39,6 +42,11 @@ type PodPlan struct {
 	// Faults are those with which the ADD would fail before any plugin runs, the first first.
 	Faults   []Finding `json:"faults"`
 	Warnings []Finding `json:"warnings"`
+	// What the node has of the pod, when its agent was asked.
+	Sandboxes     []debug.Sandbox      `json:"sandboxes,omitempty"`
+	NetworkStatus *debug.NetworkStatus `json:"networkStatus,omitempty"`
+
+	rows [][]string // the sandboxes as a table
 }
 
 // Attachment is one interface of a pod, as far as it could be planned.
@@ -53,6 +61,8 @@ type Attachment struct {
 	Gateways      []string                   `json:"gateways,omitempty"`
 	Device        string                     `json:"device,omitempty"`
 	Decisions     []Decision                 `json:"decisions"`
+
+	ipam []string // types of IPAM plugins
 }
 
 // Decision is one thing that was decided, and why.
@@ -85,6 +95,9 @@ func (w *World) Explain(ctx context.Context, pod, binPath string) (*Explanation,
 			continue
 		}
 		planned, unseen := w.explainPod(ctx, p, binPath)
+		if w.live != nil && w.live.err != nil {
+			return nil, w.live.err
+		}
 		e.Pods = append(e.Pods, planned)
 		for _, text := range unseen {
 			if !slices.Contains(e.Unseen, text) {
@@ -126,8 +139,11 @@ func (w *World) run(ctx context.Context, pod *manifests.Pod) (plan.Output, []str
 func (w *World) explainPod(ctx context.Context, pod manifests.Pod, binPath string) (PodPlan, []string) {
 	out, notSeen, err := w.run(ctx, &pod)
 	p := PodPlan{
-		Namespace: pod.Namespace, Name: pod.Name, Source: &Source{File: pod.Place.File, Line: pod.Place.Line},
+		Namespace: pod.Namespace, Name: pod.Name,
 		Decisions: []Decision{}, Attachments: []Attachment{}, Faults: []Finding{}, Warnings: []Finding{},
+	}
+	if w.live == nil {
+		p.Source = &Source{File: pod.Place.File, Line: pod.Place.Line}
 	}
 	for _, d := range out.Decisions {
 		p.decide(d, w.source(d.Object, d.Field, "", -1))
@@ -179,13 +195,16 @@ func (a *Attachment) fill(planned *plan.Attachment) {
 	a.Plugins = []string{}
 	for _, plugin := range planned.Conf.Plugins {
 		a.Plugins = append(a.Plugins, plugin.Type)
+		if plugin.IPAM != "" {
+			a.ipam = append(a.ipam, plugin.IPAM)
+		}
 	}
 }
 
 // findPlugins looks for every plugin's binary, as weft-cni does with a finished plan.
 func (p *PodPlan) findPlugins(path string) {
 	for i := range p.Attachments {
-		for _, plugin := range p.Attachments[i].Plugins {
+		for _, plugin := range slices.Concat(p.Attachments[i].Plugins, p.Attachments[i].ipam) {
 			if plugin == unseen || plugin == "" {
 				continue
 			}

@@ -40,6 +40,8 @@ type Network struct {
 	Pods      int      `json:"pods"` // of those listed, that name it
 	// Problem is why no pod can be attached to it, as far as that is seen.
 	Problem string `json:"problem,omitempty"`
+
+	ipam []string // types of its IPAM plugins
 }
 
 // PodList is what get pods shows, in the order of the server.
@@ -131,6 +133,9 @@ func network(nad rest.Object) Network {
 	for _, plugin := range conf.Plugins {
 		if plugin.Type != "" { // a broken one
 			n.Types = append(n.Types, plugin.Type)
+		}
+		if plugin.IPAM != "" {
+			n.ipam = append(n.ipam, plugin.IPAM)
 		}
 	}
 	return n

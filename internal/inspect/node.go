@@ -37,9 +37,9 @@ func (n *node) note(format string, args ...any) {
 // Pod is the pod that is planned. With the three methods below a node is a planner.Source.
 func (n *node) Pod(context.Context, string, string) (*plan.Pod, error) { return &n.pod.Pod, nil }
 
-// NAD is one of the files'.
-func (n *node) NAD(_ context.Context, ref plan.NADRef) (plan.NAD, error) {
-	return n.w.Set.NAD(ref), nil
+// NAD is one of the files', or of the API server.
+func (n *node) NAD(ctx context.Context, ref plan.NADRef) (plan.NAD, error) {
+	return n.w.nad(ctx, ref)
 }
 
 // Devices makes up the devices that the pod's limits promise; with claims, as many as could
@@ -104,7 +104,7 @@ func (n *node) inConfDir(conf *netconf.Conf, need plan.Need, name string) plan.F
 		conf.ConfDir = filepath.Dir(n.w.networks[i].file)
 		return hostfiles.Read(conf, need, "")
 	}
-	if isDir(conf.ConfDir) {
+	if n.w.live == nil && isDir(conf.ConfDir) {
 		return hostfiles.Read(conf, need, "")
 	}
 	n.note("confDir %s: it is taken that it has the configuration %s", conf.ConfDir, name)
@@ -123,7 +123,7 @@ func (n *node) atPath(conf *netconf.Conf, need plan.Need) plan.File {
 			return f
 		}
 	}
-	if _, err := os.Stat(path); err == nil || isDir(filepath.Dir(path)) {
+	if _, err := os.Stat(path); n.w.live == nil && (err == nil || isDir(filepath.Dir(path))) {
 		return hostfiles.Read(conf, need, "")
 	}
 	n.note("the file %s: it is taken that it holds a configuration", path)

@@ -77,7 +77,8 @@ func (e *Explanation) WriteTable(w io.Writer) error {
 	p := page{w: w}
 	p.findings("", e.Problems)
 	for _, pod := range e.Pods {
-		p.line("pod %s/%s  %s", pod.Namespace, pod.Name, pod.Source)
+		p.line("%s", strings.TrimRight(fmt.Sprintf("pod %s/%s  %s", pod.Namespace, pod.Name, pod.Source), " "))
+		p.table(pod.rows)
 		p.decisions("  ", pod.Decisions)
 		for i, a := range pod.Attachments {
 			plugins := "none"

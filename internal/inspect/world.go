@@ -38,6 +38,8 @@ type World struct {
 	conf     *netconf.Conf // the first of own that is right, or the stand-in
 	findings []Finding     // of the configurations
 	unseen   []string      // what was taken for them
+
+	live *live // where pods and NADs are an API server's; nil = they are all in Set
 }
 
 // confFile is one CNI configuration.
@@ -66,16 +68,8 @@ type subject struct {
 // Weft or Multus.
 func Load(paths []string, conf string) (*World, error) {
 	w := newWorld()
-	if conf != "" {
-		if err := w.read(conf, false); err != nil {
-			return nil, err
-		}
-		if _, err := netconf.ParseObject(w.text[conf]); err != nil { // meant to be one: what is wrong is a finding
-			w.own, w.networks = []confFile{{file: conf, data: w.text[conf]}}, nil
-		}
-		if len(w.own) == 0 {
-			return nil, fmt.Errorf("read configuration %s: it is none of weft-cni, multus or multus-shim", conf)
-		}
+	if err := w.readConf(conf); err != nil {
+		return nil, err
 	}
 	for _, path := range paths {
 		files, err := expand(path)
@@ -91,6 +85,23 @@ func Load(paths []string, conf string) (*World, error) {
 	w.index()
 	w.configure()
 	return w, nil
+}
+
+// readConf reads the configuration to plan with; "" = none.
+func (w *World) readConf(conf string) error {
+	if conf == "" {
+		return nil
+	}
+	if err := w.read(conf, false); err != nil {
+		return err
+	}
+	if _, err := netconf.ParseObject(w.text[conf]); err != nil { // meant to be one: what is wrong is a finding
+		w.own, w.networks = []confFile{{file: conf, data: w.text[conf]}}, nil
+	}
+	if len(w.own) == 0 {
+		return fmt.Errorf("read configuration %s: it is none of weft-cni, multus or multus-shim", conf)
+	}
+	return nil
 }
 
 func newWorld() *World {

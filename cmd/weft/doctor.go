@@ -1,0 +1,124 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weftnet/weft/internal/agent/debug"
+	"github.com/weftnet/weft/internal/inspect"
+	"github.com/weftnet/weft/internal/sandbox"
+)
+
+func newDoctor(getenv func(string) string) *cobra.Command {
+	s := &sources{getenv: getenv}
+	var o inspect.DoctorOptions
+	var output string
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check this node, and say what to do about what is wrong",
+		Long: `Doctor looks at the node that it runs on: which configuration the runtime takes, whether it and
+the default network's are right, the plugins of all networks, weft-cni and its version, the agent
+and its sockets, the state directory and its records, the sockets of kubelet and runtime, mounts,
+what Multus left; with a kubeconfig (--kubeconfig, else $KUBECONFIG) the rights of an account.
+It changes nothing. What it may not look into it says: run it as root.
+
+Paths are what the agent says, else the published configuration, else the defaults.
+
+Exit codes: 0 no fault (there may be warnings), 1 a fault was found, 2 wrong usage.`,
+		Example: `  weft doctor
+  weft doctor -o json
+  weft doctor --root /host                    # a host's files, mounted there
+  weft doctor --conf-dir /etc/kubernetes/cni/net.d --bin-dir /usr/libexec/cni
+  weft doctor --kubeconfig admin.conf --service-account kube-system/weft-agent`,
+		Args: noArgs("; another node: weft explain node NAME"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkDoctor(s, &o, output); err != nil {
+				return err
+			}
+			return doctor(cmd, s, o, output)
+		},
+	}
+	s.flags(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&o.Root, "root", "", "where the root directory of the host is mounted (default: this machine's own)")
+	flags.StringVar(&o.ConfDir, "conf-dir", "", "directory of the runtime's CNI configurations")
+	flags.StringVar(&o.BinDir, "bin-dir", "", "directories of the plugins, separated by colons")
+	flags.StringVar(&o.StateDir, "state-dir", "", "state directory of Weft")
+	flags.StringVar(&o.KubeletDir, "kubelet-dir", "", "directory of the kubelet")
+	flags.StringVar(&o.ServiceAccount, "service-account", "", "whose rights are asked for, as NAMESPACE/NAME (default: the kubeconfig's account)")
+	flags.StringVarP(&output, "output", "o", "table", "table or json")
+	return cmd
+}
+
+func checkDoctor(s *sources, o *inspect.DoctorOptions, output string) error {
+	usage := func(format string, args ...any) error {
+		return &sandbox.UsageError{Err: fmt.Errorf(format, args...)}
+	}
+	if err := outputs(output); err != nil {
+		return err
+	}
+	if o.Root != "" {
+		if info, err := os.Stat(o.Root); err != nil || !info.IsDir() {
+			return usage("root %q is no directory", o.Root)
+		}
+		if o.Root = filepath.Clean(o.Root); o.Root == "/" {
+			o.Root = ""
+		}
+	}
+	if o.Root != "" && s.socket != "" {
+		return usage("files below --root belong to a host that is looked at without its agent: leave out --socket")
+	}
+	for name, path := range map[string]string{"conf-dir": o.ConfDir, "state-dir": o.StateDir, "kubelet-dir": o.KubeletDir} {
+		if path != "" && !filepath.IsAbs(path) {
+			return usage("%s %q is no absolute path", name, path)
+		}
+	}
+	if o.ServiceAccount == "" {
+		return nil
+	}
+	if namespace, name, ok := strings.Cut(o.ServiceAccount, "/"); !ok || namespace == "" || name == "" || strings.ContainsAny(name, "/:") || strings.Contains(namespace, ":") {
+		return usage("service account %q is not of the form NAMESPACE/NAME", o.ServiceAccount)
+	}
+	if s.kubeconfig == "" && s.getenv("KUBECONFIG") == "" {
+		return &sandbox.UsageError{Err: errors.New("which server has that service account? Name a kubeconfig with --kubeconfig")}
+	}
+	return nil
+}
+
+func doctor(cmd *cobra.Command, s *sources, o inspect.DoctorOptions, output string) error {
+	ctx, cancel, err := s.context(cmd)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	if o.Root == "" {
+		path := s.socket
+		if path == "" {
+			path = defaultSocket
+		}
+		client := debug.NewClient(path)
+		defer client.Close()
+		o.Agent = client
+	}
+	if s.kubeconfig != "" || s.getenv("KUBECONFIG") != "" {
+		client, err := s.client()
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		o.API = client
+	}
+	o.Version, o.Now = version(), time.Now()
+	c := inspect.Doctor(ctx, o)
+	fmt.Fprintf(cmd.ErrOrStderr(), "weft: %s\n", c.Summary())
+	return write(cmd.OutOrStdout(), output, c, c.WriteTable, c.Faulty())
+}
