@@ -15,8 +15,9 @@ import (
 	"github.com/weftnet/weft/internal/cni/fault"
 )
 
-// maxSocketPath is what the kernel takes as the path of a unix socket.
-const maxSocketPath = 107
+// maxSocketPath is what the kernel takes as the path of a unix socket, without the suffix
+// that the socket has until it listens.
+const maxSocketPath = 103
 
 // maxStatusTimeout bounds cni.statusTimeout: runtimes give an ADD no more than minutes,
 // and hold a place for it all the while.

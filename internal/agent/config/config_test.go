@@ -155,7 +155,7 @@ func TestFaults(t *testing.T) {
 				"a.yaml:6: log.level: \"trace\" is none of debug, info, warn and error",
 				"a.yaml:1: nodeName: \"Node_1\" is no name of a node: small letters, digits, '-' and '.'",
 				"a.yaml:2: kubeconfig: \"k\" is not absolute", "a.yaml:3: stateDir: is empty, an absolute path is needed",
-				"a.yaml:4: socketDir: \"/" + strings.Repeat("x", 63) + "…\" is too long: a socket's path has at most 107 bytes",
+				"a.yaml:4: socketDir: \"/" + strings.Repeat("x", 63) + "…\" is too long: a socket's path has at most 103 bytes",
 				"a.yaml:6: log.format: \"xml\" is none of json, text",
 				"a.yaml:7: cni.confName: \"a/b.conf\" is no plain file name", "a.yaml:7: cni.primaryConf: \"x\" is not absolute",
 				"a.yaml:7: cni.statusTimeout: -1s is not between 0s and 30s",
