@@ -91,21 +91,38 @@ func (d *doctor) readNodeConf(path string) nodeConf {
 		c.err = err
 		return c
 	}
-	network, err := netconf.ParseNetwork(b, "")
-	if err != nil && !errors.Is(err, netconf.ErrNoPlugins) {
-		c.err = err
-	}
-	for _, p := range network.Plugins {
-		c.types = append(c.types, p.Type)
-	}
+	c.types = typesOf(o)
 	if isOwn(o) {
 		c.own = o
-	} else if own, ok := ownInList(confFile{data: b}, o); ok {
-		if inner, err := netconf.ParseObject(own.data); err == nil {
-			c.own = inner
-		}
+		return c
+	}
+	if own, ok := ownInList(confFile{data: b}, o); ok {
+		c.own, c.err = netconf.ParseObject(own.data)
+		return c
+	}
+	if _, err := netconf.ParseNetwork(b, ""); !errors.Is(err, netconf.ErrNoPlugins) {
+		c.err = err
 	}
 	return c
+}
+
+// typesOf are the types of a configuration's plugins, in either form.
+func typesOf(o *netconf.Object) []string {
+	raw, ok := o.Get("plugins")
+	if !ok {
+		return []string{text(o, "type")}
+	}
+	plugins, err := netconf.Elements(raw)
+	if err != nil {
+		return nil
+	}
+	var types []string
+	for _, raw := range plugins {
+		if plugin, err := netconf.Inner(raw); err == nil {
+			types = append(types, text(plugin, "type"))
+		}
+	}
+	return types
 }
 
 // readFile reads a file of the host, which may be anything.
