@@ -1,0 +1,295 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reconcile keeps the network-status of the node's pods what the records say it
+// is, and answers the hands' reports on the way.
+//
+// It owns the entries of network-status that are of Weft's attachments, and the decision
+// when to write: a pod's status is computed from the newest sandbox of the pod, compared
+// with what the pod has, and patched only when it says something else. Nobody is told what
+// changed; who knows that something did says which pod (Changed, Pod), and everything is
+// looked at again now and then.
+//
+// Invariants:
+//   - Nothing is written for a pod that is not cached, is another one of the name, or is
+//     terminal, nor while its newest sandbox is half done; records of an earlier boot count
+//     for nothing.
+//   - Entries of other writers are kept (internal/cni/planner/report).
+//   - One ADD is one write: what was written is remembered until the cache shows it or
+//     something else, so that a cache that is behind causes no second write.
+//   - One pod is in work at a time, several pods at once; a write that fails is tried again,
+//     with growing pauses, and keeps no other pod from its status.
+//   - A report is answered with success when the status is right or after StatusTimeout: what
+//     is left then stays in the queue. Only where nobody would repair it, because the record
+//     cannot be seen, a write that fails fails the report.
+//   - No lock is held over a read of a file or a request.
+//
+// It must not know what the API or an informer is (Pods), nor files (internal/cni/observe).
+//
+// Implements: architecture 1 (law 3), 4.2 (verb report) and 4.4; spec/cni.md rules 4 and 9.
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/weftnet/weft/internal/cni/devices"
+	"github.com/weftnet/weft/internal/cni/netconf"
+	"github.com/weftnet/weft/internal/cni/observe"
+	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/cni/planner"
+	"github.com/weftnet/weft/internal/cni/planner/report"
+	"github.com/weftnet/weft/internal/cni/wire"
+	"github.com/weftnet/weft/internal/host/journal"
+)
+
+const (
+	// workers is how many pods are written at once: a burst of ADDs waits for its writes.
+	workers = 8
+	// resyncEvery is how often every pod is looked at, whoever has told what.
+	resyncEvery = 5 * time.Minute
+	// writeTimeout bounds one write, its retries after another writer's included.
+	writeTimeout = 15 * time.Second
+	// behindFor is how long a cache may show what was there before a write. After it the
+	// cache is believed: another writer may have put that back.
+	behindFor = 30 * time.Second
+	// forbiddenEvery is how often it is told that writing is not allowed.
+	forbiddenEvery = time.Hour
+)
+
+// What Pods.Annotate's errors are to be told apart by. Any other is worth another try.
+var (
+	ErrGone      = errors.New("the pod is gone")          // it or its UID
+	ErrForbidden = errors.New("writing is not permitted") // to the agent's account
+)
+
+// Pods is what is known of the node's pods, and the way to write to them. The methods may
+// be called at the same time.
+type Pods interface {
+	// Status gives the network-status of a pod as the cache has it ("" = none), and the pod
+	// as the API knows it: of a static pod the runtime has another UID. ok is false for a
+	// pod that is not cached, is another one of that name, or has ended.
+	Status(pod planner.PodRef) (known planner.PodRef, annotation string, ok bool)
+	// Annotate is planner.Reporter's, with the errors above.
+	Annotate(ctx context.Context, pod planner.PodRef, annotation string, value func(old string) string) error
+	// Tell is planner.Reporter's.
+	Tell(pod planner.PodRef, e planner.Event)
+}
+
+// Records is the view of the records: *observe.Observer.
+type Records interface {
+	ByPod(uid string) []*observe.Sandbox // the oldest first
+	Sandboxes() []*observe.Sandbox
+	Refresh(ctx context.Context, key journal.Key) (*observe.Sandbox, error)
+	Notify(f func(podUID string))
+}
+
+// Options are what the configuration says.
+type Options struct {
+	// StatusTimeout is what a report may wait for its write; 0 = it does not wait.
+	StatusTimeout time.Duration
+	// DeviceInfoDir is the conf's deviceInfoDir: the paths in records begin with it, and the
+	// files must be found there; "" = the conf's default.
+	DeviceInfoDir string
+}
+
+// Reconciler keeps network-status right.
+type Reconciler struct {
+	opts    Options
+	records Records
+	pods    Pods
+	log     *slog.Logger
+	queue   *queue
+
+	mu        sync.Mutex // guards what follows
+	state     map[string]*state
+	writes    map[string]uint64
+	forbidden time.Time // when it was told last
+}
+
+// New gives a Reconciler that is told of every change of records. It writes nothing
+// before Run.
+func New(opts Options, records Records, pods Pods, log *slog.Logger) *Reconciler {
+	opts.DeviceInfoDir = cmp.Or(opts.DeviceInfoDir, netconf.Defaults().DeviceInfoDir)
+	r := &Reconciler{
+		opts: opts, records: records, pods: pods, log: log, queue: newQueue(),
+		state: map[string]*state{}, writes: map[string]uint64{},
+	}
+	records.Notify(r.Changed)
+	return r
+}
+
+// Run reconciles until ctx ends.
+func (r *Reconciler) Run(ctx context.Context) error {
+	defer context.AfterFunc(ctx, r.queue.close)()
+	var group sync.WaitGroup
+	defer group.Wait()
+	for range workers {
+		group.Go(func() {
+			for uid, ok := r.queue.next(); ok; uid, ok = r.queue.next() {
+				r.queue.done(uid, r.work(ctx, uid))
+			}
+		})
+	}
+	resync := time.NewTicker(resyncEvery)
+	defer resync.Stop()
+	for {
+		r.resync()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-resync.C:
+		}
+	}
+}
+
+// Changed says that something about a pod changed that records know by this UID.
+func (r *Reconciler) Changed(uid string) { r.queue.add(uid, false) }
+
+// Pod says that a pod changed, appeared or went as the API knows it.
+func (r *Reconciler) Pod(pod planner.PodRef) {
+	if len(r.records.ByPod(pod.UID)) > 0 {
+		r.Changed(pod.UID)
+		return
+	}
+	// No pod of the node's runtime, or a static one, whose records may have its other UID.
+	for _, s := range r.records.Sandboxes() {
+		if s.PodName == pod.Name && s.PodNamespace == pod.Namespace && s.PodUID != "" {
+			r.Changed(s.PodUID)
+		}
+	}
+}
+
+// Lag says how many pods wait for their status to be looked at or written, and for how
+// long the first of them does.
+func (r *Reconciler) Lag() (pending int, oldest time.Duration) { return r.queue.lag() }
+
+func (r *Reconciler) resync() {
+	uids := map[string]bool{}
+	for _, s := range r.records.Sandboxes() {
+		if s.PodUID != "" {
+			uids[s.PodUID] = true
+		}
+	}
+	r.mu.Lock()
+	for uid := range r.state { // of a pod without records, work clears it
+		uids[uid] = true
+	}
+	r.mu.Unlock()
+	for uid := range uids {
+		r.Changed(uid)
+	}
+}
+
+// work makes one pod's status right, or says when to try again.
+func (r *Reconciler) work(ctx context.Context, uid string) verdict {
+	s := newest(r.records.ByPod(uid))
+	if s == nil {
+		r.forget(uid)
+		return verdict{}
+	}
+	if !r.complete(s) {
+		return verdict{} // a change of the record comes
+	}
+	pod, annotation, ok := r.pods.Status(refOf(s))
+	if !ok {
+		return verdict{} // when it comes, it is a change of the pod
+	}
+	status, err := r.status(s)
+	if err != nil {
+		return r.failed(s, err)
+	}
+	shown, unseen := r.believed(uid, annotation)
+	if status.In(shown) {
+		r.settle(s)
+		return verdict{recheck: unseen}
+	}
+	if err := r.write(ctx, uid, pod, annotation, status); err != nil {
+		if errors.Is(err, ErrGone) {
+			return verdict{} // the cache will say so
+		}
+		return r.failed(s, err)
+	}
+	r.settle(s)
+	return verdict{recheck: behindFor}
+}
+
+// write patches the annotation, and remembers what the cache is to show.
+func (r *Reconciler) write(ctx context.Context, uid string, pod planner.PodRef, cached string, status *report.Status) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	var old, wrote string
+	err := r.pods.Annotate(ctx, pod, plan.StatusAnnotation, func(now string) string {
+		old, wrote = now, status.Merge(now)
+		return wrote
+	})
+	switch {
+	case errors.Is(err, ErrGone):
+		r.count(outcomeGone)
+	case errors.Is(err, ErrForbidden):
+		r.count(outcomeForbidden)
+	case err != nil:
+		r.count(outcomeFailed)
+	case old == wrote:
+		r.count(outcomeUnchanged)
+	default:
+		r.count(outcomeWritten)
+	}
+	if err == nil {
+		r.remember(uid, cached, old, wrote)
+	}
+	return err
+}
+
+// failed tells a fault, once for a pod as long as it lasts, and has the pod tried again.
+func (r *Reconciler) failed(s *observe.Sandbox, err error) verdict {
+	if r.isNews(s.PodUID, err) {
+		r.log.Warn("network-status is not right, tried again",
+			"pod", s.PodNamespace+"/"+s.PodName, "container_id", s.Body.Sandbox.ContainerID, "error", err)
+	}
+	var asked time.Duration
+	if after, ok := errors.AsType[interface {
+		error
+		RetryAfter() time.Duration
+	}](err); ok {
+		asked = after.RetryAfter()
+	}
+	return verdict{failed: true, after: asked}
+}
+
+// newest is the sandbox that a pod's status is about, of those of this boot.
+func newest(all []*observe.Sandbox) *observe.Sandbox {
+	for i := len(all) - 1; i >= 0; i-- {
+		if !all[i].Dead {
+			return all[i]
+		}
+	}
+	return nil
+}
+
+func refOf(s *observe.Sandbox) planner.PodRef {
+	return planner.PodRef{Namespace: s.PodNamespace, Name: s.PodName, UID: s.PodUID}
+}
+
+// status computes what a sandbox's record says. It reads the device-info files.
+func (r *Reconciler) status(s *observe.Sandbox) (*report.Status, error) {
+	conf := &netconf.Conf{DeviceInfoDir: r.opts.DeviceInfoDir}
+	made := make([]wire.ReportAttachment, len(s.Attachments))
+	for i := range s.Attachments {
+		a := &s.Attachments[i]
+		info, err := devices.ReadInfo(conf, a.Attachment)
+		if err != nil {
+			return nil, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err)
+		}
+		made[i] = wire.ReportAttachment{
+			Network: a.Network, IfName: a.IfName, Default: a.Default, CNIVersion: a.Conf.CNIVersion,
+			Result: a.Result, DeviceInfo: info,
+		}
+	}
+	return report.StatusOf(made)
+}

@@ -1,0 +1,207 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package reconcile
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/weftnet/weft/internal/cni/observe"
+	"github.com/weftnet/weft/internal/host/journal"
+)
+
+// What became of the writes, for Writes.
+const (
+	outcomeWritten   = "written"
+	outcomeUnchanged = "unchanged" // it was there already, the cache had not shown it
+	outcomeGone      = "gone"
+	outcomeForbidden = "forbidden"
+	outcomeFailed    = "failed"
+)
+
+// state is what is kept of one pod between two looks.
+type state struct {
+	reported life // the ADD that said that it is over, before its record does
+	wrote    *wrote
+	fault    string // what was told last, "" = all is well
+	waiters  []*waiter
+}
+
+// life is one record, and not a later one of its key.
+type life struct {
+	key   journal.Key
+	begun time.Time
+}
+
+func lifeOf(s *observe.Sandbox) life { return life{s.Key, s.Begun} }
+
+// wrote is a write that the cache has not shown yet.
+type wrote struct {
+	value  string
+	before []string // what the cache may show until then
+	at     time.Time
+}
+
+// waiter is a report that waits for the status of its sandbox, or of a later one.
+type waiter struct {
+	life life
+	done chan struct{}
+}
+
+// of gives a pod's state, and makes it. The caller has the lock.
+func (r *Reconciler) of(uid string) *state {
+	st := r.state[uid]
+	if st == nil {
+		st = &state{}
+		r.state[uid] = st
+	}
+	return st
+}
+
+// complete says whether a sandbox's status can be known: its ADD is over, or has reported
+// that all is made.
+func (r *Reconciler) complete(s *observe.Sandbox) bool {
+	if s.Finished || !s.Answered() {
+		return s.Finished
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.of(s.PodUID).reported == lifeOf(s)
+}
+
+// expect notes that a sandbox was reported, and gives who waits for its status.
+func (r *Reconciler) expect(s *observe.Sandbox) *waiter {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := &waiter{lifeOf(s), make(chan struct{})}
+	st := r.of(s.PodUID)
+	st.reported = w.life
+	st.waiters = append(st.waiters, w)
+	return w
+}
+
+// unexpect gives up waiting.
+func (r *Reconciler) unexpect(uid string, w *waiter) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if st := r.state[uid]; st != nil {
+		st.waiters = slices.DeleteFunc(st.waiters, func(x *waiter) bool { return x == w })
+	}
+}
+
+// settle says that the status of a sandbox is right, to those who wait for it or for an
+// earlier one of the pod.
+func (r *Reconciler) settle(s *observe.Sandbox) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := r.of(s.PodUID)
+	st.fault = ""
+	st.waiters = slices.DeleteFunc(st.waiters, func(w *waiter) bool {
+		over := !w.life.begun.After(s.Begun)
+		if over {
+			close(w.done)
+		}
+		return over
+	})
+}
+
+// forget drops what is kept of a pod without records. Nothing is to be waited for any more.
+func (r *Reconciler) forget(uid string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if st := r.state[uid]; st != nil {
+		for _, w := range st.waiters {
+			close(w.done)
+		}
+		delete(r.state, uid)
+	}
+}
+
+// believed is what the pod's annotation is, as far as it is known: what was written, as long
+// as the cache is behind it. unseen is how long that is believed yet, 0 = the cache is.
+func (r *Reconciler) believed(uid, cached string) (annotation string, unseen time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := r.of(uid)
+	if st.wrote == nil {
+		return cached, 0
+	}
+	left := behindFor - time.Since(st.wrote.at)
+	if left <= 0 || cached == st.wrote.value || !slices.Contains(st.wrote.before, cached) {
+		st.wrote = nil // shown, or overtaken
+		return cached, 0
+	}
+	return st.wrote.value, left
+}
+
+// remember keeps what was written until the cache shows it.
+func (r *Reconciler) remember(uid, cached, old, value string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := r.of(uid)
+	if st.wrote = nil; cached != value {
+		st.wrote = &wrote{value: value, before: []string{cached, old}, at: time.Now()}
+	}
+}
+
+// isNews says whether a pod's fault is to be told: once until it is over, and that writing
+// is forbidden, which is so for all pods, once in a while.
+func (r *Reconciler) isNews(uid string, err error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := r.of(uid)
+	was := st.fault
+	st.fault = err.Error()
+	if !errors.Is(err, ErrForbidden) {
+		return was == ""
+	}
+	if now := time.Now(); now.Sub(r.forbidden) >= forbiddenEvery {
+		r.forbidden = now
+		return true
+	}
+	return false
+}
+
+func (r *Reconciler) count(outcome string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.writes[outcome]++
+}
+
+// Writes counts the writes by what became of them: written, unchanged (it was there
+// already), gone, forbidden, failed.
+func (r *Reconciler) Writes() map[string]uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.writes)
+}
+
+// State is what is to be said about a pod's status.
+type State struct {
+	Desired string // the annotation as it is to be, "" = there is nothing to say (yet)
+	Right   bool   // the pod has it, as far as is known
+	Fault   string // why it has not, "" = it is on its way
+}
+
+// State says how it is with the status of a pod that records know by this UID.
+func (r *Reconciler) State(uid string) State {
+	s := newest(r.records.ByPod(uid))
+	if s == nil || !r.complete(s) {
+		return State{}
+	}
+	status, err := r.status(s)
+	if err != nil {
+		return State{Fault: err.Error()}
+	}
+	_, cached, ok := r.pods.Status(refOf(s))
+	if !ok {
+		return State{Desired: status.Merge(""), Fault: "the pod is not known, or has ended"}
+	}
+	shown, _ := r.believed(uid, cached)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return State{Desired: status.Merge(shown), Right: status.In(shown), Fault: r.of(uid).fault}
+}
