@@ -109,7 +109,7 @@ func TestLeftovers(t *testing.T) {
 }
 
 // Writers of one name, and one that clears up all the time, never let a reader see
-// anything but one writer's bytes, and none of them fails.
+// anything but one writer's bytes, and none fails for another reason than that its file was cleared.
 func TestSideBySide(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "name")
 	content := func(i int) []byte { return bytes.Repeat([]byte{byte('a' + i)}, 10_000) }
