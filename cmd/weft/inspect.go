@@ -115,8 +115,11 @@ func (o *explainOptions) pod(cmd *cobra.Command, namespace, name string) error {
 		return err
 	}
 	defer client.Close()
-	w, err := inspect.Live(ctx, client, namespace, name, o.conf)
+	w, err := inspect.Live(client, o.conf)
 	if err != nil {
+		return &sandbox.UsageError{Err: err}
+	}
+	if err := w.Fetch(ctx, namespace, name); err != nil {
 		return err
 	}
 	e, err := w.Explain(ctx, namespace+"/"+name, o.binDir)

@@ -5,17 +5,24 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/weftnet/weft/internal/agent/debug"
+	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/kube/kubetest"
 )
 
@@ -27,9 +34,11 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// Scripts have two commands more: "exits CODE PROGRAM ARGS…", and "apiserver FILE…", which
+// Scripts have three commands more: "exits CODE PROGRAM ARGS…"; "apiserver FILE…", which
 // starts an API server with those objects and sets KUBECONFIG ("apiserver -forbid" has one
-// that refuses everything, "-hang" one that never answers).
+// that refuses everything, "-hang" one that never answers, "-allow" one that allows all that
+// is asked); and "agent FILE", which starts a debug socket that answers what the file says,
+// and sets SOCKET.
 func TestScripts(t *testing.T) {
 	examples, err := filepath.Abs("../../examples")
 	if err != nil {
@@ -63,6 +72,9 @@ func TestScripts(t *testing.T) {
 					switch file {
 					case "-forbid":
 						server.Inject(kubetest.Fault{Status: 403})
+					case "-allow":
+						server.Inject(kubetest.Fault{Resource: "selfsubjectaccessreviews", Body: `{"status": {"allowed": true}}`})
+						server.Inject(kubetest.Fault{Resource: "subjectaccessreviews", Body: `{"status": {"allowed": false}}`})
 					case "-hang":
 						server.Inject(kubetest.Fault{Hang: true})
 					default:
@@ -71,8 +83,67 @@ func TestScripts(t *testing.T) {
 				}
 				ts.Setenv("KUBECONFIG", server.Kubeconfig(nil))
 			},
+			"agent": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Setenv("SOCKET", startAgent(t, ts, ts.ReadFile(args[0])))
+			},
 		},
 	})
+}
+
+// view is what an agent of a script answers.
+type view struct {
+	State debug.Node
+	Nets  []debug.Network
+	All   []debug.Pod
+	// Plans are those of pods, by namespace/name; a pod with a Fault has none.
+	Plans map[string]struct {
+		plan.Output
+		Fault *fault.Fault
+	}
+}
+
+func (v *view) Node() debug.Node          { return v.State }
+func (v *view) Pods() []debug.Pod         { return v.All }
+func (v *view) Networks() []debug.Network { return v.Nets }
+func (v *view) Explain(_ context.Context, namespace, name string) (plan.Output, error) {
+	p, ok := v.Plans[namespace+"/"+name]
+	switch {
+	case !ok:
+		return plan.Output{}, debug.ErrNoPod
+	case p.Fault != nil:
+		return p.Output, p.Fault
+	}
+	return p.Output, nil
+}
+
+// startAgent serves a view, with the times in it counted from now: "-3m" in place of a time.
+func startAgent(t *testing.T, ts *testscript.TestScript, text string) string {
+	now := time.Now()
+	text = regexp.MustCompile(`"-(\d+[smh])"`).ReplaceAllStringFunc(text, func(s string) string {
+		ago, err := time.ParseDuration(strings.Trim(s, `"`))
+		ts.Check(err)
+		return now.Add(ago).Format(`"` + time.RFC3339Nano + `"`)
+	})
+	var v view
+	ts.Check(json.Unmarshal([]byte(text), &v))
+	dir, err := os.MkdirTemp("", "weft") // a socket's path is short
+	ts.Check(err)
+	path := filepath.Join(dir, "debug.sock")
+	server := debug.New(path, &v, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(ctx) }()
+	ts.Defer(func() {
+		cancel()
+		ts.Check(errors.Join(<-ended, os.RemoveAll(dir)))
+	})
+	select {
+	case <-server.Ready():
+	case err := <-ended:
+		ended <- err
+		ts.Fatalf("agent: %v", err)
+	}
+	return path
 }
 
 // The examples are right, but for the one that shows what isolation refuses.

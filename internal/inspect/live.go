@@ -27,26 +27,32 @@ type live struct {
 	err error
 }
 
-// Live is a World of one pod of an API server. The NADs that its plan needs are read when
-// it is explained; nothing of this machine is taken for the node's. conf is as in Load.
-func Live(ctx context.Context, api reader, namespace, name, conf string) (*World, error) {
+// Live is a World of the pods of an API server, at first without any: Fetch adds one. The
+// NADs that its plan needs are read when it is explained; nothing of this machine is taken
+// for the node's. conf and the errors are as in Load.
+func Live(api reader, conf string) (*World, error) {
 	w := newWorld()
 	if err := w.readConf(conf); err != nil {
 		return nil, err
 	}
 	w.index()
 	w.configure()
-	pod, err := api.Pod(ctx, namespace, name)
-	if err != nil {
-		return nil, err
-	}
 	w.live = &live{api: api}
-	w.Set.Add("answer.json", pod.Raw)
-	if len(w.Set.Pods) != 1 {
-		return nil, fmt.Errorf("read pod %s/%s: the API server's answer is no pod", namespace, name)
-	}
-	w.problems = nil // an object that the server took has none that matter
 	return w, nil
+}
+
+// Fetch adds a pod of the API server.
+func (w *World) Fetch(ctx context.Context, namespace, name string) error {
+	pod, err := w.live.api.Pod(ctx, namespace, name)
+	if err != nil {
+		return err
+	}
+	w.Set.Add("answer.json", pod.Raw)
+	w.problems = nil // an object that the server took has none that matter
+	if _, err := w.Set.Pod(namespace, name); err != nil {
+		return fmt.Errorf("read pod %s/%s: the API server's answer is no pod", namespace, name)
+	}
+	return nil
 }
 
 // nad gives a NAD, read once.
