@@ -60,8 +60,8 @@ type Publisher struct {
 	last     []byte // what stands in the published file as far as we know, nil = nothing of ours
 	pending  string // the file that may become the primary
 	since    time.Time
-	restored time.Time     // the last restoring
-	pause    time.Duration // before the next
+	restored time.Time         // the last restoring
+	pause    time.Duration     // before the next
 	told     map[string]string // the last text of each kind of fault
 }
 

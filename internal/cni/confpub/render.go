@@ -5,6 +5,7 @@ package confpub
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,20 +51,15 @@ func (o Options) Validate() error {
 	bad := func(key, format string, args ...any) {
 		faults = append(faults, fault.New(fault.Config, "", key, format, args...))
 	}
-	for _, p := range []struct {
-		key, value string
-		needed     bool
-	}{
-		{"confDir", o.ConfDir, true},
-		{"primaryConf", o.PrimaryConf, false},
-		{"agentSocket", o.AgentSocket, true},
-		{"stateDir", o.StateDir, false},
-		{"binDir", o.BinDir, false},
+	for _, p := range []struct{ key, value string }{
+		{"confDir", o.ConfDir},
+		{"agentSocket", o.AgentSocket},
+		{"primaryConf", cmp.Or(o.PrimaryConf, "/")},
+		{"stateDir", cmp.Or(o.StateDir, "/")},
+		{"binDir", cmp.Or(o.BinDir, "/")},
 	} {
-		if p.needed && p.value == "" {
-			bad(p.key, "is missing")
-		} else if p.value != "" && !filepath.IsAbs(p.value) {
-			bad(p.key, "%s is not absolute", fault.Quote(p.value))
+		if !filepath.IsAbs(p.value) {
+			bad(p.key, "%s is no absolute path", fault.Quote(p.value))
 		}
 	}
 	if o.ConfName == "" || o.ConfName[0] == '.' || o.ConfName != path.Base(o.ConfName) || path.Ext(o.ConfName) != ".conflist" {
@@ -73,9 +69,7 @@ func (o Options) Validate() error {
 		bad("primaryConf", "%s is the file that is published", fault.Quote(o.PrimaryConf))
 	}
 	for _, key := range slices.Sorted(maps.Keys(o.Extra)) {
-		if why := refuse(key); why != "" {
-			bad(key, "%s", why)
-		} else if err := netconf.CheckJSON(o.Extra[key]); err != nil {
+		if err := cmp.Or(refuse(key), netconf.CheckJSON(o.Extra[key])); err != nil {
 			bad(key, "%w", err)
 		}
 	}
@@ -96,8 +90,8 @@ func (o Options) warnings() ([]fault.Warning, error) {
 	return warnings, err
 }
 
-// refuse says why an extra key cannot be in a published conf, "" when it can.
-func refuse(key string) string {
+// refuse says why an extra key cannot be in a published conf.
+func refuse(key string) error {
 	const (
 		set     = "is set by the agent itself, it cannot be given"
 		runtime = "is written by the runtime, it cannot be given"
@@ -106,20 +100,20 @@ func refuse(key string) string {
 	)
 	switch key {
 	case "cniVersion", "name", "type", "capabilities", "delegates", "clusterNetwork", "agentSocket", "stateDir", "binDir", "primaryConf":
-		return set
+		return errors.New(set)
 	case "runtimeConfig", "prevResult", "cni.dev/valid-attachments", "cni.dev/attachments":
-		return runtime
+		return errors.New(runtime)
 	case "defaultNetworks", "auxiliaryCNIChainName":
-		return cluster
+		return errors.New(cluster)
 	case "kubeconfig", "manifests":
-		return without
+		return errors.New(without)
 	case "args", "ipam", "dns":
-		return "has no effect"
+		return errors.New("has no effect")
 	}
 	if !slices.ContainsFunc(netconf.Keys(), func(k netconf.Key) bool { return k.Name == key }) {
-		return "is no key of Weft's CNI configuration"
+		return errors.New("is no key of Weft's CNI configuration")
 	}
-	return ""
+	return nil
 }
 
 // Render makes the conf to be published, with primary as its default network. The error

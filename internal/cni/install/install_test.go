@@ -99,36 +99,42 @@ func TestInstallWhileItRuns(t *testing.T) {
 	}
 }
 
+// victim is a node that a test spoils.
+type victim struct {
+	*testing.T
+	*install.Options
+}
+
 func TestInstallFails(t *testing.T) {
 	tests := map[string]struct {
-		hurt func(t *testing.T, o *install.Options)
+		hurt func(victim)
 		want string
 	}{
-		"binDir is missing":     {func(t *testing.T, o *install.Options) { must(t, os.Remove(o.BinDir)) }, "must be there"},
-		"binDir is a file":      {func(t *testing.T, o *install.Options) { o.BinDir = o.Source }, "is no directory"},
-		"binDir is not a path":  {func(t *testing.T, o *install.Options) { o.BinDir = "bin" }, "binDir"},
-		"source is missing":     {func(t *testing.T, o *install.Options) { must(t, os.Remove(o.Source)) }, "read the plugin to install"},
-		"source is empty":       {func(t *testing.T, o *install.Options) { must(t, os.Truncate(o.Source, 0)) }, "is empty"},
-		"source is a directory": {func(t *testing.T, o *install.Options) { o.Source = o.BinDir }, "no regular file"},
-		"no source beside us":   {func(t *testing.T, o *install.Options) { o.Source = "" }, "weft-cni"},
-		"plugin is a directory": {func(t *testing.T, o *install.Options) { must(t, os.Mkdir(o.BinDir+"/weft-cni", 0o755)) }, "binDir: "},
-		"read-only": {func(t *testing.T, o *install.Options) {
-			kerneltest.Need(t)
-			must(t, syscall.Mount(o.BinDir, o.BinDir, "", syscall.MS_BIND, ""))
-			t.Cleanup(func() { _ = syscall.Unmount(o.BinDir, syscall.MNT_DETACH) })
-			must(t, syscall.Mount("", o.BinDir, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
+		"binDir is missing":     {func(o victim) { must(o.T, os.Remove(o.BinDir)) }, "must be there"},
+		"binDir is a file":      {func(o victim) { o.BinDir = o.Source }, "is no directory"},
+		"binDir is not a path":  {func(o victim) { o.BinDir = "bin" }, "binDir"},
+		"source is missing":     {func(o victim) { must(o.T, os.Remove(o.Source)) }, "read the plugin to install"},
+		"source is empty":       {func(o victim) { must(o.T, os.Truncate(o.Source, 0)) }, "is empty"},
+		"source is a directory": {func(o victim) { o.Source = o.BinDir }, "no regular file"},
+		"no source beside us":   {func(o victim) { o.Source = "" }, "weft-cni"},
+		"plugin is a directory": {func(o victim) { must(o.T, os.Mkdir(o.BinDir+"/weft-cni", 0o755)) }, "binDir: "},
+		"read-only": {func(o victim) {
+			kerneltest.Need(o.T)
+			must(o.T, syscall.Mount(o.BinDir, o.BinDir, "", syscall.MS_BIND, ""))
+			o.Cleanup(func() { _ = syscall.Unmount(o.BinDir, syscall.MNT_DETACH) })
+			must(o.T, syscall.Mount("", o.BinDir, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
 		}, "must be mounted for writing"},
-		"full": {func(t *testing.T, o *install.Options) {
-			kerneltest.Need(t)
-			must(t, syscall.Mount("tmpfs", o.BinDir, "tmpfs", 0, "size=16k"))
-			t.Cleanup(func() { _ = syscall.Unmount(o.BinDir, syscall.MNT_DETACH) })
-			must(t, os.WriteFile(o.Source, make([]byte, 1<<20), 0o755))
+		"full": {func(o victim) {
+			kerneltest.Need(o.T)
+			must(o.T, syscall.Mount("tmpfs", o.BinDir, "tmpfs", 0, "size=16k"))
+			o.Cleanup(func() { _ = syscall.Unmount(o.BinDir, syscall.MNT_DETACH) })
+			must(o.T, os.WriteFile(o.Source, make([]byte, 1<<20), 0o755))
 		}, "no space left"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			o := newHost(t)
-			test.hurt(t, &o)
+			test.hurt(victim{t, &o})
 			_, err := install.Install(t.Context(), o)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("%v, want %q", err, test.want)

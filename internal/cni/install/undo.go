@@ -57,7 +57,7 @@ func (u *uninstall) undoAll(ctx context.Context) error {
 // binary is the weft-cni that undoes: the node's, else the one that would be installed.
 func (u *uninstall) binary() (string, error) {
 	source, err := u.source()
-	for _, path := range []string{u.Options.plugin(), source} {
+	for _, path := range []string{u.plugin(), source} {
 		if path == "" {
 			continue
 		}
@@ -65,7 +65,7 @@ func (u *uninstall) binary() (string, error) {
 			return path, nil
 		}
 	}
-	return "", errors.Join(fmt.Errorf("undo records: neither %s nor %s is there: install it first: %w", u.Options.plugin(), source, fs.ErrNotExist), err)
+	return "", errors.Join(fmt.Errorf("undo records: neither %s nor %s is there: install it first: %w", u.plugin(), source, fs.ErrNotExist), err)
 }
 
 func (u *uninstall) undoEach(ctx context.Context, binary string, records []Left) error {

@@ -175,7 +175,7 @@ func (u *uninstall) unpark() error {
 // remove takes away what is left when no record is.
 func (u *uninstall) remove() error {
 	var faults []error
-	for _, path := range []string{u.parked(), u.Options.plugin()} {
+	for _, path := range []string{u.parked(), u.plugin()} {
 		if _, err := replace.Leftovers(path); err != nil {
 			faults = append(faults, err)
 		}

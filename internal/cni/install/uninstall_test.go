@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -39,7 +40,7 @@ func installed(t *testing.T) *host {
 	o := newHost(t)
 	h := &host{T: t, Options: o, dir: filepath.Dir(o.BinDir)}
 	h.log, h.netns = filepath.Join(h.dir, "calls"), filepath.Join(h.dir, "netns")
-	h.Options.Source = filepath.Join(binaries.Weft(t), "weft-cni")
+	h.Source = filepath.Join(binaries.Weft(t), "weft-cni")
 	must(t, os.WriteFile(h.netns, nil, 0o600))
 	must(t, os.Remove(o.BinDir))
 	must(t, os.Rename(binaries.Delegate(t, "pa"), o.BinDir))
@@ -53,9 +54,7 @@ func installed(t *testing.T) *host {
 func (h *host) primary(more map[string]any) {
 	h.Helper()
 	plugin := map[string]any{"type": "pa", "log": h.log}
-	for k, v := range more {
-		plugin[k] = v
-	}
+	maps.Copy(plugin, more)
 	b, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "defnet", "plugins": []any{plugin}})
 	must(h.T, err)
 	path := h.ConfDir + "/10-pa.conflist"
@@ -280,7 +279,7 @@ func TestUninstallBesideAnAgent(t *testing.T) {
 	must(t, err)
 	l, err := net.Listen("unix", h.AgentSocket)
 	must(t, err)
-	h.Options.AgentSocket = "" // it is in the conf
+	h.AgentSocket = "" // it is in the conf
 	if err := h.uninstall(true); err == nil || !strings.Contains(err.Error(), "an agent answers") {
 		t.Errorf("%v", err)
 	}
