@@ -75,6 +75,7 @@ func (s *Server) Run(ctx context.Context) error {
 		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	s.addr = listener.Addr()
+	s.log.Info("serving metrics and health", "address", s.addr.String())
 	close(s.ready)
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

@@ -1,0 +1,125 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/weftnet/weft/internal/agent/config"
+	"github.com/weftnet/weft/internal/agent/debug"
+	"github.com/weftnet/weft/internal/agent/health"
+	"github.com/weftnet/weft/internal/agent/metrics"
+	"github.com/weftnet/weft/internal/agent/readiness"
+	"github.com/weftnet/weft/internal/cni/confpub"
+	"github.com/weftnet/weft/internal/cni/informed"
+	"github.com/weftnet/weft/internal/cni/observe"
+	"github.com/weftnet/weft/internal/cni/planner"
+	"github.com/weftnet/weft/internal/cni/planner/listen"
+	"github.com/weftnet/weft/internal/cni/reconcile"
+	"github.com/weftnet/weft/internal/kube/informers"
+)
+
+// Agent is one node's agent, made and not yet running.
+type Agent struct {
+	cfg     config.Config
+	version string
+	log     *slog.Logger
+	started time.Time
+
+	ready      *readiness.Machine
+	cluster    *informers.Cluster
+	observer   *observe.Observer
+	source     *informed.Source
+	reconciler *reconcile.Reconciler
+	planner    *listen.Server
+	publisher  *confpub.Publisher
+	metrics    *metrics.Metrics
+	health     *health.Server // nil = none is wanted
+	debug      *debug.Server
+}
+
+// New makes an agent of a version. It touches nothing; the error joins every fault of the
+// configuration, each with its key.
+func New(cfg config.Config, version string, log *slog.Logger) (*Agent, error) {
+	a := &Agent{cfg: cfg, version: version, log: log, ready: readiness.New(time.Now, readiness.Order()...)}
+	var faults []error
+	made := func(err error) {
+		if err != nil {
+			faults = append(faults, err)
+		}
+	}
+	part := func(name string) *slog.Logger { return log.With("part", name) }
+	var err error
+	a.cluster, err = informers.New(informers.Config{
+		NodeName: cfg.NodeName, Kubeconfig: cfg.Kubeconfig, UserAgent: "weft-agent/" + version,
+	}, part("informers"))
+	made(err)
+	a.observer, err = observe.New(cfg.StateDir, part("observe"))
+	made(err)
+	a.publisher, err = confpub.New(a.publishing(), part("confpub"))
+	made(err)
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	a.source = informed.New(a.cluster, informed.Options{KubeletDir: cfg.CNI.KubeletDir})
+	a.reconciler = reconcile.New(a.reconciling(), a.observer, pods{a.cluster}, part("reconcile"))
+	a.planner, err = listen.New(cfg.AgentSocket(), socketMode, a.handle, part("planner"))
+	made(err)
+	a.metrics = metrics.New(version, a.numbers())
+	if cfg.MetricsAddress != "" {
+		a.health = health.New(health.Options{
+			Address: cfg.MetricsAddress, Metrics: a.metrics.Handler(), Ready: a.ready.Ready, PProf: cfg.PProf,
+		}, part("health"))
+	}
+	a.debug = debug.New(cfg.DebugSocket(), view{a}, part("debug"))
+	a.connect()
+	return a, errors.Join(faults...)
+}
+
+const (
+	socketMode = 0o600
+	folderMode = 0o755 // of the sockets' folder; each socket guards itself
+)
+
+// connect has the parts tell each other what changes.
+func (a *Agent) connect() {
+	a.observer.Timings(func(t observe.Timing) { a.metrics.Call(t.Verb, t.Plugin, t.Duration, t.Failed) })
+	a.publisher.Notify(a.published)
+	a.cluster.NotifyPods(func(r informers.Ref) { a.reconciler.Pod(planner.PodRef(r)) })
+}
+
+// Run runs the agent until ctx ends or a part of it fails.
+func (a *Agent) Run(ctx context.Context) error {
+	a.started = time.Now()
+	a.log.Info("agent starts", "version", a.version, "node", a.cfg.NodeName, "state_dir", a.cfg.StateDir, "conf", a.confPath())
+	if err := os.MkdirAll(a.cfg.SocketDir, folderMode); err != nil {
+		return fmt.Errorf("socketDir: %w", err)
+	}
+	g := newGroup(ctx, a.log)
+	if a.health != nil {
+		g.goBack(a.health)
+	}
+	g.goBack(task{"informers", a.cluster.Run})
+	g.goBack(task{"record observer", a.observer.Run})
+	g.goBack(task{"status reconciler", a.reconciler.Run})
+	g.goBack(task{"readiness", a.watch})
+	g.goBack(task{"publishing gate", a.gate})
+	g.goBack(a.debug)
+	g.goFront(a.planner)
+	g.goFront(a.publisher)
+	err := g.wait(func(reason string) {
+		a.ready.Stop(reason)
+		a.log.Info("agent ends", "reason", reason)
+	})
+	if err != nil {
+		return fmt.Errorf("run agent: %w", err)
+	}
+	a.log.Info("agent has ended")
+	return nil
+}

@@ -1,0 +1,51 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/weftnet/weft/internal/cni/netconf"
+	"github.com/weftnet/weft/internal/cni/planner"
+	"github.com/weftnet/weft/internal/cni/wire"
+)
+
+// syncWait is how long a request of an ADD waits for the caches after a start: a pod that
+// comes while the agent is replaced should not fail for that. It is short beside the time
+// that runtimes give an ADD.
+const syncWait = 10 * time.Second
+
+// handle answers one request of weft-cni.
+func (a *Agent) handle(ctx context.Context, req wire.Request) wire.Response {
+	begun := time.Now()
+	a.awaitCaches(ctx)
+	res := planner.Handle(ctx, req,
+		func(*netconf.Conf) (planner.Source, error) { return a.source, nil },
+		func(ctx context.Context, r wire.ReportRequest, _ planner.Open) wire.Response {
+			return a.reconciler.Report(ctx, r)
+		})
+	var code uint
+	if res.Error != nil {
+		code = res.Error.Code
+		a.log.Info("request is answered with an error", "verb", req.Verb, "request", req.RequestID, "code", code, "error", res.Error.Msg)
+	}
+	a.metrics.Planned(req.Verb, code, time.Since(begun))
+	return res
+}
+
+// awaitCaches waits until the caches are complete, or long enough.
+func (a *Agent) awaitCaches(ctx context.Context) {
+	synced := a.cluster.Synced()
+	if closed(synced) {
+		return
+	}
+	timer := time.NewTimer(syncWait)
+	defer timer.Stop()
+	select {
+	case <-synced:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

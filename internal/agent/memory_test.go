@@ -1,0 +1,118 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/cni/wire"
+)
+
+const mib = 1 << 20
+
+// TestMemory: anonymous memory of the real agent, with pods of the size that they have in
+// clusters, and while a hundred pods are planned at once.
+func TestMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts an agent with a thousand networks")
+	}
+	for _, c := range []struct{ pods, nads, limit int }{{100, 100, 25 * mib}, {250, 1000, 45 * mib}} {
+		t.Run(fmt.Sprintf("%d pods %d networks", c.pods, c.nads), func(t *testing.T) {
+			r := newRig(t)
+			var all strings.Builder
+			for i := range c.nads {
+				fmt.Fprintf(&all, "---\n%s\n", r.nad(fmt.Sprintf("net%d", i), r.delegate("pb", "10.2.0.7/24", "cniVersion", "1.0.0")))
+			}
+			for i := range c.pods {
+				fmt.Fprintf(&all, "---\n%s\n", r.bigPod(fmt.Sprintf("pod%d", i), fmt.Sprintf("net%d", i)))
+			}
+			r.server.Apply(all.String())
+			p := r.startReady()
+			rest := p.settled(t)
+			t.Logf("RssAnon %.1f MiB", float64(rest)/mib)
+			if rest > c.limit {
+				t.Errorf("RssAnon is %.1f MiB, the limit is %d", float64(rest)/mib, c.limit/mib)
+			}
+			most := r.burst(100)
+			t.Logf("RssAnon in a burst: %.1f MiB more", float64(most-rest)/mib)
+			if most-rest > 10*mib {
+				t.Errorf("a burst of 100 plans takes %.1f MiB, the limit is 10", float64(most-rest)/mib)
+			}
+		})
+	}
+}
+
+// bigPod is a pod of about 6 KiB.
+func (r *rig) bigPod(name, networks string) string {
+	env := []any{}
+	for i := range 80 {
+		env = append(env, map[string]any{"name": fmt.Sprintf("VARIABLE_%d", i), "value": strings.Repeat("x", 30)})
+	}
+	return r.json(map[string]any{
+		"apiVersion": "v1", "kind": "Pod",
+		"metadata": map[string]any{
+			"name": name, "uid": "uid-" + name, "labels": map[string]any{"app": name},
+			"annotations": map[string]any{networksKey: networks, "last": strings.Repeat("y", 1500)},
+		},
+		"spec": map[string]any{"nodeName": "n1", "containers": []any{map[string]any{"name": "c", "image": "i", "env": env}}},
+	})
+}
+
+// settled is the agent's memory once it no longer falls.
+func (p *process) settled(t *testing.T) int {
+	t.Helper()
+	least, since := p.rss(t), time.Now()
+	for time.Since(since) < 2*time.Second {
+		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // watches another process
+		if now := p.rss(t); now < least {
+			least, since = now, time.Now()
+		}
+	}
+	return least
+}
+
+// burst has n pods planned at once, and gives the agent's most memory meanwhile.
+func (r *rig) burst(n int) int {
+	r.t.Helper()
+	conf := []byte(r.stdin(nil))
+	ctx, cancel := context.WithTimeout(r.t.Context(), bound)
+	defer cancel()
+	var asked sync.WaitGroup
+	for i := range n {
+		asked.Go(func() {
+			c, err := wire.Dial(ctx, filepath.Join(r.dir, "run", "agent.sock"))
+			if err != nil {
+				r.t.Error(err)
+				return
+			}
+			defer c.Close()
+			pod := fmt.Sprintf("pod%d", i)
+			p, err := c.Plan(ctx, wire.PlanRequest{Conf: conf, Sandbox: plan.Sandbox{
+				ContainerID: "cid-" + pod, IfName: "eth0", Netns: r.netns,
+				Args: "K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + pod + ";K8S_POD_UID=uid-" + pod,
+			}}, func(plan.Need) plan.File { return plan.File{} })
+			if err != nil || len(p.Attachments) != 2 {
+				r.t.Error(err)
+			}
+		})
+	}
+	over := make(chan struct{})
+	go func() { asked.Wait(); close(over) }()
+	most := 0
+	for {
+		most = max(most, r.agent.rss(r.t))
+		select {
+		case <-over:
+			return max(most, r.agent.rss(r.t))
+		case <-time.After(time.Millisecond):
+		}
+	}
+}

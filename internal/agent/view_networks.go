@@ -1,0 +1,103 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/weftnet/weft/internal/agent/debug"
+	"github.com/weftnet/weft/internal/cni/netconf"
+	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/kube/informers"
+)
+
+// Networks implements debug.View.
+func (v view) Networks() []debug.Network {
+	used := v.uses()
+	var all []debug.Network
+	for _, n := range v.cluster.NADs() {
+		d := network(n)
+		d.Pods = len(used[n.Namespace+"/"+n.Name])
+		delete(used, n.Namespace+"/"+n.Name)
+		all = append(all, d)
+	}
+	for name, pods := range used {
+		if namespace, name, ok := strings.Cut(name, "/"); ok {
+			all = append(all, debug.Network{Namespace: namespace, Name: name, Pods: len(pods), Gone: true})
+		}
+	}
+	slices.SortFunc(all, func(a, b debug.Network) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+// uses maps each network to the UIDs of the pods that have an attachment to it.
+func (v view) uses() map[string]map[string]bool {
+	used := map[string]map[string]bool{}
+	for _, s := range v.observer.Sandboxes() {
+		for i := range s.Attachments {
+			a := &s.Attachments[i]
+			if a.Undone {
+				continue
+			}
+			if used[a.Network] == nil {
+				used[a.Network] = map[string]bool{}
+			}
+			used[a.Network][s.PodUID] = true
+		}
+	}
+	return used
+}
+
+func network(n *informers.NAD) debug.Network {
+	d := debug.Network{
+		Namespace: n.Namespace, Name: n.Name,
+		Resource: strings.TrimSpace(n.Annotations[plan.ResourceNameAnnotation]), Problem: n.Broken,
+	}
+	if n.Config == "" || n.Broken != "" {
+		return d // the configuration is in a file
+	}
+	conf, err := netconf.ParseNetwork([]byte(n.Config), "")
+	if err != nil && !errors.Is(err, netconf.ErrNoPlugins) {
+		d.Problem = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	for _, p := range conf.Plugins {
+		d.Types = append(d.Types, p.Type)
+		if p.IPAM != "" {
+			d.IPAM = append(d.IPAM, p.IPAM)
+		}
+	}
+	return d
+}
+
+func (a *Agent) confPath() string { return filepath.Join(a.cfg.CNI.ConfDir, a.cfg.CNI.ConfName) }
+
+// conf is the published configuration as a runtime hands it to the plugin.
+func (v view) conf() (*netconf.Conf, error) {
+	b, err := os.ReadFile(v.confPath())
+	if err != nil {
+		return nil, v.noConf(errors.Join(errNotPublished, err))
+	}
+	list, err := netconf.ParseNetwork(b, "configuration "+v.confPath())
+	if err != nil {
+		return nil, err
+	}
+	if len(list.Plugins) == 0 {
+		return nil, v.noConf(errNotPublished)
+	}
+	o, err := netconf.ParseObject(list.Plugins[0].Conf)
+	if err != nil {
+		return nil, v.noConf(err)
+	}
+	o.Set("name", netconf.String(list.Name))
+	o.Set("cniVersion", netconf.String(list.CNIVersion))
+	conf, _, err := netconf.Parse(o.Bytes())
+	return conf, err
+}
