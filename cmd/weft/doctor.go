@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+	"regexp"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -82,11 +82,15 @@ func checkDoctor(s *sources, o *inspect.DoctorOptions, output string) error {
 			return usage("%s %q is no absolute path", name, path)
 		}
 	}
-	if o.ServiceAccount == "" {
+	return checkAccount(s, o.ServiceAccount)
+}
+
+func checkAccount(s *sources, account string) error {
+	if account == "" {
 		return nil
 	}
-	if namespace, name, ok := strings.Cut(o.ServiceAccount, "/"); !ok || namespace == "" || name == "" || strings.ContainsAny(name, "/:") || strings.Contains(namespace, ":") {
-		return usage("service account %q is not of the form NAMESPACE/NAME", o.ServiceAccount)
+	if !regexp.MustCompile(`^[a-z0-9.-]+/[a-z0-9.-]+$`).MatchString(account) {
+		return &sandbox.UsageError{Err: fmt.Errorf("service account %q is not of the form NAMESPACE/NAME", account)}
 	}
 	if s.kubeconfig == "" && s.getenv("KUBECONFIG") == "" {
 		return &sandbox.UsageError{Err: errors.New("which server has that service account? Name a kubeconfig with --kubeconfig")}

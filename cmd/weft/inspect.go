@@ -143,24 +143,20 @@ func (o *explainOptions) node(cmd *cobra.Command, name string) error {
 			fmt.Fprintf(cmd.ErrOrStderr(), "weft: %v\n", err)
 		}
 	}
-	client, err := o.clientIfAny()
-	if err != nil {
-		return err
-	}
-	var c *inspect.Checkup
-	switch {
-	case client != nil:
-		defer client.Close()
-		c = inspect.ExplainNode(ctx, name, state, client)
-	case state != nil:
-		c = inspect.ExplainNode(ctx, name, state, nil)
-	default:
+	if state == nil && !o.hasClient() {
 		return &sandbox.UsageError{Err: errors.New("who is asked? Name a kubeconfig with --kubeconfig, or on the node the agent's socket with --socket")}
 	}
-	if len(c.Checks) == 0 {
-		return write(cmd.OutOrStdout(), o.output, c, c.WriteTable, true) // nobody knew anything
+	c := inspect.ExplainNode(ctx, name, state, nil)
+	if o.hasClient() {
+		client, err := o.client()
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		c = inspect.ExplainNode(ctx, name, state, client)
 	}
-	return write(cmd.OutOrStdout(), o.output, c, c.WriteTable, c.Faulty())
+	nobody := len(c.Checks) == 0
+	return write(cmd.OutOrStdout(), o.output, c, c.WriteTable, nobody || c.Faulty())
 }
 
 func outputs(output string) error {

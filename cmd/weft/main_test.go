@@ -118,6 +118,7 @@ func (v *view) Explain(_ context.Context, namespace, name string) (plan.Output, 
 
 // startAgent serves a view, with the times in it counted from now: "-3m" in place of a time.
 func startAgent(t *testing.T, ts *testscript.TestScript, text string) string {
+	t.Helper()
 	now := time.Now()
 	text = regexp.MustCompile(`"-(\d+[smh])"`).ReplaceAllStringFunc(text, func(s string) string {
 		ago, err := time.ParseDuration(strings.Trim(s, `"`))
@@ -126,16 +127,14 @@ func startAgent(t *testing.T, ts *testscript.TestScript, text string) string {
 	})
 	var v view
 	ts.Check(json.Unmarshal([]byte(text), &v))
-	dir, err := os.MkdirTemp("", "weft") // a socket's path is short
-	ts.Check(err)
-	path := filepath.Join(dir, "debug.sock")
+	path := filepath.Join(t.TempDir(), "debug.sock") // the script's own directory is too deep for a socket
 	server := debug.New(path, &v, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx) }()
 	ts.Defer(func() {
 		cancel()
-		ts.Check(errors.Join(<-ended, os.RemoveAll(dir)))
+		ts.Check(<-ended)
 	})
 	select {
 	case <-server.Ready():

@@ -112,17 +112,15 @@ func (s *sources) client() (*rest.Client, error) {
 	return rest.New(cfg), nil
 }
 
-// clientIfAny is client, or nil when no kubeconfig is named, by flag or environment, and
-// none is in its usual place.
-func (s *sources) clientIfAny() (*rest.Client, error) {
+// hasClient says that a kubeconfig is named, by flag or environment, or is in its usual place.
+func (s *sources) hasClient() bool {
+	if s.kubeconfig != "" || s.getenv("KUBECONFIG") != "" {
+		return true
+	}
 	path, err := s.kubeconfigPath()
-	if err != nil {
-		return nil, err
+	if err != nil || path == "" {
+		return false
 	}
-	if s.kubeconfig == "" && s.getenv("KUBECONFIG") == "" {
-		if _, err := os.Stat(path); err != nil {
-			return nil, nil //nolint:nilnil // none is no error
-		}
-	}
-	return s.client()
+	_, err = os.Stat(path)
+	return err == nil
 }

@@ -266,7 +266,7 @@ func agentRights() []rest.Access {
 	}
 	add("", "pods", "", "get", "list", "watch")
 	add("", "pods", "status", "patch")
-	add("", "events", "", "create", "patch")
+	add("", "events", "", "create")
 	add("k8s.cni.cncf.io", "network-attachment-definitions", "", "get", "list", "watch")
 	add("resource.k8s.io", "resourceclaims", "", "get")
 	add("resource.k8s.io", "resourceslices", "", "list")

@@ -39,6 +39,7 @@ type host struct {
 }
 
 func newHost(t *testing.T) *host {
+	t.Helper()
 	h := &host{t: t, dir: t.TempDir()}
 	conf := strings.NewReplacer("SOCKET", "/run/weft/agent.sock", "STATE", "/var/lib/weft", "BIN", "/opt/cni/bin", "PRIMARY", "/etc/cni/net.d/10-pods.conflist").Replace(ownConf)
 	h.write("etc/cni/net.d/00-weft.conflist", conf)

@@ -86,8 +86,8 @@ func private(path string) string {
 
 // tally counts records by what is the matter with them, and names a few.
 type tally struct {
-	all, fine                                    int
-	underWay, stuck, dead, corrupt, newer, empty []string
+	all, fine                             int
+	underWay, stuck, dead, corrupt, newer []string
 }
 
 // stuckAfter is when an ADD or DEL that is under way is taken for broken off: no call of a
