@@ -21,14 +21,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
 
 	"github.com/weftnet/weft/internal/cni/devices"
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/planner"
 	"github.com/weftnet/weft/internal/kube/informers"
-	"github.com/weftnet/weft/internal/kube/rest"
 )
 
 // Cluster is what is asked of the cluster; *informers.Cluster is one.
@@ -172,28 +170,9 @@ func oneLine(err error) string { return fault.Bound(err.Error(), maxText) }
 
 // faultOf is what an error of a request means for the pod.
 func faultOf(object, field string, err error) error {
-	return &fault.Fault{Code: code(err), Object: object, Field: field, Text: oneLine(err), Err: err}
-}
-
-// code tells what somebody must change from what time may mend. The agent's own
-// credentials and permissions are the former, but for a token, which is renewed.
-func code(err error) fault.Code {
-	for _, wrong := range []error{rest.ErrName, rest.ErrTooLarge} {
-		if errors.Is(err, wrong) {
-			return fault.Config
-		}
+	code := fault.TryLater
+	if informers.Lasting(err) {
+		code = fault.Config
 	}
-	if rest.Untrusted(err) {
-		return fault.Config
-	}
-	switch rest.Code(err) {
-	case http.StatusNotFound:
-		if !rest.NotFound(err) { // the resource's definition is not installed
-			return fault.Config
-		}
-	case http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
-		http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
-		return fault.Config
-	}
-	return fault.TryLater
+	return &fault.Fault{Code: code, Object: object, Field: field, Text: oneLine(err), Err: err}
 }

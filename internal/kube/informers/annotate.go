@@ -28,7 +28,7 @@ const (
 	maxRefused = 3
 )
 
-// ErrReplaced: another pod has that name by now.
+// ErrReplaced says that another pod has that name by now.
 var ErrReplaced = errors.New("another pod has that name by now") //nolint:gochecknoglobals // a sentinel
 
 // Annotate sets an annotation of the pod, one of KeptAnnotations, to what value makes of
@@ -43,29 +43,21 @@ func (c *Cluster) Annotate(ctx context.Context, ref Ref, annotation string, valu
 	}
 	p, ok := c.Pod(ref.Namespace, ref.Name)
 	if !ok || p.UID != ref.UID {
-		p = nil
+		var err error
+		if p, err = c.same(ctx, ref); err != nil {
+			return err
+		}
 	}
 	unchanged := 0 // refusals of one and the same old value
 	for wait := firstRace; ; wait = min(2*wait, lastRace) {
-		if p == nil {
-			var err error
-			if p, err = c.LivePod(ctx, ref.Namespace, ref.Name); err != nil {
-				return err
-			}
-		}
-		if p.UID != ref.UID {
-			return fmt.Errorf("%s of UID %s: %w", ref, ref.UID, ErrReplaced)
-		}
 		refused, err := c.patch(ctx, p, annotation, value)
 		if err != nil || refused == nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, wait) {
 			return refused
-		case <-time.After(wait + rand.N(wait/4)):
 		}
-		next, err := c.LivePod(ctx, ref.Namespace, ref.Name)
+		next, err := c.same(ctx, ref)
 		if err != nil {
 			return err
 		}
@@ -76,6 +68,25 @@ func (c *Cluster) Annotate(ctx context.Context, ref Ref, annotation string, valu
 			return refused
 		}
 		p = next
+	}
+}
+
+// same reads the pod, and no other of its name.
+func (c *Cluster) same(ctx context.Context, ref Ref) (*Pod, error) {
+	p, err := c.LivePod(ctx, ref.Namespace, ref.Name)
+	if err == nil && p.UID != ref.UID {
+		return nil, fmt.Errorf("%s of UID %s: %w", ref, ref.UID, ErrReplaced)
+	}
+	return p, err
+}
+
+// pause waits; false = ctx has ended.
+func pause(ctx context.Context, wait time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(wait + rand.N(wait/4)):
+		return true
 	}
 }
 

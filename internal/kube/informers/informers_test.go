@@ -24,7 +24,13 @@ import (
 	"github.com/weftnet/weft/internal/kube/rest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if kubeconfig := os.Getenv(followEnv); kubeconfig != "" {
+		followUntilEOF(kubeconfig)
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const (
 	statusKey   = "k8s.v1.cni.cncf.io/network-status"

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -31,7 +32,7 @@ const (
 	maxMessage  = 1 << 10
 )
 
-// ErrNotFound: there is no such object.
+// ErrNotFound says that there is no such object.
 var ErrNotFound = errors.New("object does not exist") //nolint:gochecknoglobals // a sentinel
 
 // LivePod reads a pod from the API server, with one request of at most liveTimeout. The
@@ -173,4 +174,20 @@ func (c *Cluster) failed(verb, object string, err error) error {
 // Status object.
 func served(err error) bool {
 	return !apierrors.IsNotFound(err) || !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// Lasting says that no waiting mends the error of a request: somebody has to change
+// something, such as a permission. The agent's own token is renewed, and no such case.
+func Lasting(err error) bool {
+	if errors.Is(err, rest.ErrName) || errors.Is(err, rest.ErrTooLarge) || rest.Untrusted(err) {
+		return true
+	}
+	switch rest.Code(err) {
+	case http.StatusNotFound:
+		return !rest.NotFound(err) // the resource's definition is not installed
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
+		http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
+		return true
+	}
+	return false
 }

@@ -177,7 +177,7 @@ func (c *configText) UnmarshalJSON(b []byte) error {
 // DeepCopyObject implements runtime.Object.
 func (n *nadObject) DeepCopyObject() runtime.Object {
 	c := *n
-	c.ObjectMeta = *n.ObjectMeta.DeepCopy()
+	n.DeepCopyInto(&c.ObjectMeta)
 	return &c
 }
 

@@ -36,24 +36,28 @@ func route(r *http.Request) (Request, bool) {
 			*field = segments[i]
 		}
 	}
-	req.Verb = "other"
-	switch r.Method {
-	case http.MethodGet:
-		req.Verb = "get"
-		if req.Name == "" {
-			req.Verb = "list"
-			if watch := r.URL.Query().Get("watch"); watch == "true" || watch == "1" {
-				req.Verb = "watch"
-			}
-		}
-	case http.MethodPost:
-		req.Verb = "create"
-	case http.MethodPatch:
-		req.Verb = "patch"
-	case http.MethodDelete:
-		req.Verb = "delete"
-	}
+	req.Verb = verb(r, req.Name)
 	return req, len(segments) <= 3
+}
+
+func verb(r *http.Request, name string) string {
+	switch watch := r.URL.Query().Get("watch"); r.Method {
+	case http.MethodGet:
+		switch {
+		case name != "":
+			return "get"
+		case watch == "true" || watch == "1":
+			return "watch"
+		}
+		return "list"
+	case http.MethodPost:
+		return "create"
+	case http.MethodPatch:
+		return "patch"
+	case http.MethodDelete:
+		return "delete"
+	}
+	return "other"
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {

@@ -106,7 +106,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	defer l.Close()
-	defer os.Remove(s.path) // the lock says that it is ours
+	defer func() { _ = os.Remove(s.path) }() // the lock says that it is ours; a stale one harms nobody
 	close(s.ready)
 
 	handling, stop := context.WithCancel(context.WithoutCancel(ctx))

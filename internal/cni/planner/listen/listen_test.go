@@ -265,7 +265,7 @@ func TestAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to be somebody else")
 	}
-	dir, err := os.MkdirTemp("", "listen") // others must get there, unlike to t.TempDir
+	dir, err := os.MkdirTemp("", "listen") //nolint:usetesting // others must get there, unlike to t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
