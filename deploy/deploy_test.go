@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -31,6 +32,8 @@ type manifests struct {
 	bindings []*rbacv1.ClusterRoleBinding
 	agents   []*appsv1.DaemonSet
 	crds     []map[string]any
+	policies []*admissionv1.ValidatingAdmissionPolicy
+	bound    []*admissionv1.ValidatingAdmissionPolicyBinding
 }
 
 // load decodes every file that the kustomization lists; a field that the API does not have,
@@ -61,6 +64,10 @@ func (m *manifests) add(t *testing.T, file string, doc []byte) {
 		m.roles = append(m.roles, strict[rbacv1.ClusterRole](t, file, doc))
 	case "rbac.authorization.k8s.io/v1 ClusterRoleBinding":
 		m.bindings = append(m.bindings, strict[rbacv1.ClusterRoleBinding](t, file, doc))
+	case "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy":
+		m.policies = append(m.policies, strict[admissionv1.ValidatingAdmissionPolicy](t, file, doc))
+	case "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding":
+		m.bound = append(m.bound, strict[admissionv1.ValidatingAdmissionPolicyBinding](t, file, doc))
 	case "apps/v1 DaemonSet":
 		m.agents = append(m.agents, strict[appsv1.DaemonSet](t, file, doc))
 	case "apiextensions.k8s.io/v1 CustomResourceDefinition":
@@ -162,7 +169,8 @@ func TestLicence(t *testing.T) {
 // TestObjects: names and namespaces fit each other, and every kind is there once.
 func TestObjects(t *testing.T) {
 	m := load(t)
-	if len(m.accounts) != 1 || len(m.configs) != 1 || len(m.roles) != 1 || len(m.bindings) != 1 || len(m.agents) != 1 || len(m.crds) != 1 {
+	if len(m.accounts) != 1 || len(m.configs) != 1 || len(m.roles) != 1 || len(m.bindings) != 1 || len(m.agents) != 1 || len(m.crds) != 1 ||
+		len(m.policies) != 1 || len(m.bound) != 1 {
 		t.Fatalf("manifests: %+v", m)
 	}
 	agent, account, binding := m.agents[0], m.accounts[0], m.bindings[0]

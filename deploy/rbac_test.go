@@ -13,6 +13,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+
+	"github.com/weftnet/weft/internal/cni/plan"
 )
 
 // granted is what the role allows: "group/resource" (the core group is "") and its verbs.
@@ -73,6 +76,35 @@ func TestPageTellsTheRole(t *testing.T) {
 	}
 	if d := cmp.Diff(granted(t), page); d != "" {
 		t.Errorf("rights (-granted +docs/agent.md):\n%s", d)
+	}
+}
+
+// TestPolicy: it is about the agent's own account and annotation, and it denies.
+func TestPolicy(t *testing.T) {
+	m := load(t)
+	policy, bound, account := m.policies[0], m.bound[0], m.accounts[0]
+	user := "request.userInfo.username == 'system:serviceaccount:" + account.Namespace + ":" + account.Name + "'"
+	if c := policy.Spec.MatchConditions; len(c) != 1 || c[0].Expression != user {
+		t.Errorf("match conditions: %+v", c)
+	}
+	want := []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+		Operations: []admissionv1.OperationType{admissionv1.Update}, // a patch is an update
+		Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/status"}},
+	}}}
+	if d := cmp.Diff(want, policy.Spec.MatchConstraints.ResourceRules); d != "" {
+		t.Errorf("rules (-want +got):\n%s", d)
+	}
+	quoted := regexp.MustCompile(`'([^']*/[^']*)'`)
+	for _, v := range policy.Spec.Validations {
+		for _, key := range quoted.FindAllStringSubmatch(v.Expression, -1) {
+			if key[1] != plan.StatusAnnotation {
+				t.Errorf("%s is about %s, which Weft does not write", v.Expression, key[1])
+			}
+		}
+	}
+	if *policy.Spec.FailurePolicy != admissionv1.Fail || bound.Spec.PolicyName != policy.Name ||
+		!slices.Equal(bound.Spec.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) {
+		t.Errorf("the policy is not enforced: %+v", bound.Spec)
 	}
 }
 
