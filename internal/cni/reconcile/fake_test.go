@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -23,17 +22,9 @@ import (
 	"github.com/weftnet/weft/internal/cni/record"
 	"github.com/weftnet/weft/internal/cni/wire"
 	"github.com/weftnet/weft/internal/host/journal"
-	"github.com/weftnet/weft/internal/host/kernel/kerneltest"
 )
 
-func TestMain(m *testing.M) {
-	status := kerneltest.Main(m)
-	if err := goleak.Find(); status == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		status = 1
-	}
-	os.Exit(status)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // pod is a pod of the fake cluster.
 type pod struct {
@@ -154,6 +145,9 @@ func (c *cluster) set(name string, f func(*pod)) {
 	c.mu.Unlock()
 	c.deliver(name)
 }
+
+// pod makes a pod of the API server and of the cache.
+func (c *cluster) pod(name string) { c.set(name, func(p *pod) { p.uid = "uid-" + name }) }
 
 func (c *cluster) remove(name string) {
 	c.mu.Lock()

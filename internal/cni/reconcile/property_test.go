@@ -166,7 +166,7 @@ func (m *model) fail() {
 func (m *model) rest() {
 	m.switchTo(func() { m.fault, m.lands, m.slow = nil, false, 0 })
 	m.lag(false)
-	m.pass(20 * time.Minute)
+	m.pass(150 * time.Second) // longer than any rest; resync, which would mend the rest, comes every 5 minutes
 	for name, p := range m.api {
 		lives := m.lives[name]
 		if p.terminal || len(lives) == 0 || !lives[len(lives)-1].Finished {

@@ -35,6 +35,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,6 +54,8 @@ const (
 	workers = 8
 	// resyncEvery is how often every pod is looked at, whoever has told what.
 	resyncEvery = 5 * time.Minute
+	// readTimeout bounds reading one record, which waits for others to be read.
+	readTimeout = 2 * time.Second
 	// writeTimeout bounds one write, its retries after another writer's included.
 	writeTimeout = 15 * time.Second
 	// behindFor is how long a cache may show what was there before a write. After it the
@@ -264,9 +267,9 @@ func (r *Reconciler) failed(s *observe.Sandbox, err error) verdict {
 
 // newest is the sandbox that a pod's status is about, of those of this boot.
 func newest(all []*observe.Sandbox) *observe.Sandbox {
-	for i := len(all) - 1; i >= 0; i-- {
-		if !all[i].Dead {
-			return all[i]
+	for _, s := range slices.Backward(all) {
+		if !s.Dead {
+			return s
 		}
 	}
 	return nil

@@ -60,9 +60,6 @@ func (r *rig) run() (stop func()) {
 	}
 }
 
-// pod makes a pod of the API server and of the cache.
-func (r *rig) pod(name string) { r.set(name, func(p *pod) { p.uid = "uid-" + name }) }
-
 // pass lets so much time pass.
 func (r *rig) pass(d time.Duration) {
 	<-time.After(d)
@@ -206,8 +203,8 @@ func TestOtherWriters(t *testing.T) {
 		r.pod("a")
 		s := finished(sandbox("c1", "a", "uid-a", "10.0.0.2/24"))
 		// Another writer is quicker, once.
-		r.cluster.before = func(name string) {
-			r.switchTo(func() { r.cluster.before = nil })
+		r.before = func(name string) {
+			r.switchTo(func() { r.before = nil })
 			r.set(name, func(p *pod) { p.annotation = "[" + foreignText + "]" })
 		}
 		r.put(s)

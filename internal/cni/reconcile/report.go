@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/observe"
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/planner"
 	"github.com/weftnet/weft/internal/cni/planner/report"
@@ -28,7 +29,7 @@ func (r *Reconciler) Report(ctx context.Context, req wire.ReportRequest) wire.Re
 	}
 	// The watch may be behind: the record is read now.
 	key := journal.Key(req.Sandbox.ContainerID + "-" + req.Sandbox.IfName)
-	s, err := r.records.Refresh(ctx, key)
+	s, err := r.refresh(ctx, key)
 	if err != nil || s == nil || s.PodUID != pod.UID || pod.UID == "" || !s.Answered() {
 		return r.once(ctx, pod, req, err)
 	}
@@ -46,6 +47,12 @@ func (r *Reconciler) Report(ctx context.Context, req wire.ReportRequest) wire.Re
 	return wire.Response{Done: true}
 }
 
+func (r *Reconciler) refresh(ctx context.Context, key journal.Key) (*observe.Sandbox, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return r.records.Refresh(ctx, key)
+}
+
 // once writes the status of an ADD whose record cannot be seen: it is of another state
 // directory, or of another version. From then on nobody keeps it right, so a write that
 // fails fails the ADD, as without an agent.
@@ -56,6 +63,8 @@ func (r *Reconciler) once(ctx context.Context, pod planner.PodRef, req wire.Repo
 	if err != nil {
 		return wire.Response{Error: wire.NewError(err)}
 	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
 	if known, _, ok := r.pods.Status(pod); ok {
 		pod = known
 	}
