@@ -85,7 +85,7 @@ func (s *NodeState) WriteTable(w io.Writer) error {
 	p.line("node %s  %s", n.Name, ready)
 	rows := [][]string{}
 	for _, c := range n.Conditions {
-		rows = append(rows, []string{"  " + c.Name, yes(c.OK), age(s.Now, c.Since), c.Why})
+		rows = append(rows, []string{"  " + c.Name, yes(c.OK), age(s.Now, c.Since), oneLine(c.Why)})
 	}
 	p.table(rows)
 	published := "published"
@@ -93,7 +93,7 @@ func (s *NodeState) WriteTable(w io.Writer) error {
 		published = "not published"
 	}
 	rows = [][]string{
-		{"conf", strings.TrimSuffix(n.Conf.Path+", "+published+": "+n.Conf.Fault, ": ")},
+		{"conf", strings.TrimSuffix(n.Conf.Path+", "+published+": "+oneLine(n.Conf.Fault), ": ")},
 		{"primary", cmp.Or(n.Conf.Primary, "none")},
 		{"cache", "complete: " + yes(n.Cache.Synced) + ", API server heard of: " + agoOrNever(s.Now, n.Cache.LastContact)},
 		{"counts", fmt.Sprintf("%s, %s, %s (%d half-done, %d dead, %d quarantined, %d newer), %s to be written",
@@ -196,7 +196,7 @@ func podProblem(pod *debug.Pod, s *debug.Sandbox, fault string) string {
 	}
 	add(!pod.Known, "the API server has no such pod")
 	add(pod.NetworkStatus.Fault != "", "status: "+pod.NetworkStatus.Fault)
-	return strings.Join(all, "; ")
+	return oneLine(strings.Join(all, "; "))
 }
 
 // WriteTable prints the networks.
@@ -208,7 +208,7 @@ func (l *NodeNetworks) WriteTable(w io.Writer) error {
 			problem = strings.TrimSuffix("the API server has no such network; "+problem, "; ")
 		}
 		rows = append(rows, []string{
-			n.Namespace, n.Name, cmp.Or(strings.Join(n.Types, ","), "-"), cmp.Or(n.Resource, "-"), strconv.Itoa(n.Pods), problem,
+			n.Namespace, n.Name, cmp.Or(strings.Join(n.Types, ","), "-"), cmp.Or(n.Resource, "-"), strconv.Itoa(n.Pods), oneLine(problem),
 		})
 	}
 	p := page{w: w}

@@ -6,6 +6,7 @@ package inspect
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,6 +44,22 @@ func TestPlannedByTheAgent(t *testing.T) {
 	}
 	if !slices.Equal(names, []string{"eth0", "net1", "net2"}) || len(p.Decisions) != 1 {
 		t.Errorf("attachments %q, decisions %v", names, p.Decisions)
+	}
+}
+
+// What plugins and users write stays in its cell.
+func TestCellsHoldOneLine(t *testing.T) {
+	const bad = "first\nsecond\tthird\x1b[31m"
+	for _, table := range []interface{ WriteTable(io.Writer) error }{
+		&NodePods{PodsAnswer: debug.PodsAnswer{Pods: []debug.Pod{{Name: "p", Known: true, Sandboxes: []debug.Sandbox{{Attachments: []debug.Attachment{{Fault: bad}}}}}}}},
+		&NodeNetworks{NetworksAnswer: debug.NetworksAnswer{Networks: []debug.Network{{Name: "n", Problem: bad}}}},
+		&NodeState{debug.NodeAnswer{State: debug.Node{Conditions: []debug.Condition{{Name: "c", Why: bad}}}}},
+		&Checkup{Checks: []Check{{Result: ResultOK, Check: "c", Text: oneLine(bad)}}},
+	} {
+		var b strings.Builder
+		if err := table.WriteTable(&b); err != nil || !strings.Contains(b.String(), "first second third") || strings.Contains(b.String(), "\x1b") {
+			t.Errorf("%T: %q %v", table, b.String(), err)
+		}
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/weftnet/weft/internal/cni/fault"
 )
 
 // Results of a Check.
@@ -100,5 +102,5 @@ func (c *Checkup) notSeen(format string, args ...any) {
 	c.Unseen = append(c.Unseen, fmt.Sprintf(format, args...))
 }
 
-// oneLine keeps a text in its cell.
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+// oneLine keeps a text in its cell, whatever a plugin or a user wrote in it.
+func oneLine(s string) string { return fault.Bound(strings.Join(strings.Fields(s), " "), fault.MaxText) }

@@ -147,7 +147,7 @@ func (p *PodPlan) attached(answer *debug.PodsAnswer, pod *debug.Pod) {
 		}
 		warn := func(object, text string) {
 			if text != "" {
-				p.Warnings = append(p.Warnings, Finding{Severity: SeverityWarning, Object: object, Text: text})
+				p.Warnings = append(p.Warnings, Finding{Severity: SeverityWarning, Object: object, Text: oneLine(text)})
 			}
 		}
 		warn("sandbox "+s.ContainerID, s.Fault)
