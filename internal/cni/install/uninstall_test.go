@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -44,8 +45,7 @@ func installed(t *testing.T) *host {
 	must(t, os.WriteFile(h.netns, nil, 0o600))
 	must(t, os.Remove(o.BinDir))
 	must(t, os.Rename(binaries.Delegate(t, "pa"), o.BinDir))
-	_, err := install.Install(t.Context(), h.Options)
-	must(t, err)
+	must(t, os.Symlink(h.Source, o.BinDir+"/weft-cni")) // quicker than a copy
 	h.primary(nil)
 	return h
 }
@@ -311,8 +311,23 @@ func TestUninstallForeign(t *testing.T) {
 // An uninstall that is killed before any of its calls is finished by the next.
 func TestUninstallKilledAnywhere(t *testing.T) {
 	needTrace(t)
+	// What comes before its first call on the node's files is the same for every kill, and a
+	// kill before a read or a close is one before the next call as well.
+	var first int
+	names := []string{""}
+	dry := installed(t)
+	dry.add("pod-a")
+	traced(t, "force", dry.dir, ptrace.Command{Fail: func(c ptrace.Call) syscall.Errno {
+		if names = append(names, c.Name); first == 0 && strings.HasPrefix(c.Path, dry.dir) {
+			first = len(names) - 1
+		}
+		return 0
+	}})
 	kills := 0
-	for step, killed := 1, true; killed && !t.Failed(); step++ {
+	for step, killed := first, true; killed && !t.Failed(); step++ {
+		if step < len(names) && slices.Contains([]string{"read", "close"}, names[step]) {
+			continue
+		}
 		h := installed(t)
 		h.add("pod-a")
 		killed = traced(t, "force", h.dir, ptrace.Command{KillAt: step}).Killed
