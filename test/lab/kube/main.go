@@ -7,6 +7,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -58,7 +59,7 @@ func command(name string) func() *cobra.Command {
 	case "kube-scheduler":
 		return func() *cobra.Command { return scheduler.NewSchedulerCommand() }
 	case "kubelet":
-		return kubelet.NewKubeletCommand
+		return func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }
 	case "kubectl":
 		return kubectl.NewDefaultKubectlCommand
 	default:
