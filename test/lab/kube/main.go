@@ -67,6 +67,18 @@ func command(name string) func() *cobra.Command {
 	}
 }
 
+// kubeletCommand serves every minor: some take a context.
+func kubeletCommand() *cobra.Command {
+	switch build := any(kubelet.NewKubeletCommand).(type) {
+	case func() *cobra.Command:
+		return build()
+	case func(context.Context) *cobra.Command:
+		return build(context.Background())
+	default:
+		panic(fmt.Sprintf("this kubelet's command is made by a %T", build))
+	}
+}
+
 func usage() {
 	fmt.Fprintln(os.Stderr, "usage: kube etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubelet|kubectl …")
 	os.Exit(2)
