@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -113,7 +112,8 @@ func newRig(t *testing.T) *rig {
 // loopback sets up that of the tests' own namespace: the API server is there.
 func loopback(t *testing.T) {
 	t.Helper()
-	n, err := kernel.OpenNetns("/proc/self/ns/net")
+	// Not /proc/self, which is the first thread: that one may have been given to a namespace.
+	n, err := kernel.OpenNetns("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,15 +148,11 @@ func (r *rig) nad(name string, config any) string {
 }
 
 func (r *rig) pod(name, networks string) string {
-	annotations := map[string]any{}
+	meta := map[string]any{"name": name, "uid": "uid-" + name}
 	if networks != "" {
-		annotations[networksKey] = networks
+		meta["annotations"] = map[string]any{networksKey: networks}
 	}
-	return r.json(map[string]any{
-		"apiVersion": "v1", "kind": "Pod",
-		"metadata": map[string]any{"name": name, "uid": "uid-" + name, "annotations": annotations},
-		"spec":     map[string]any{"nodeName": "n1"},
-	})
+	return r.json(map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": map[string]any{"nodeName": "n1"}})
 }
 
 func (r *rig) json(v any) string {
@@ -448,10 +444,4 @@ func (p *process) rss(t *testing.T) int {
 	}
 	t.Fatal("the kernel tells no RssAnon")
 	return 0
-}
-
-func sorted(all []string) []string {
-	all = slices.Clone(all)
-	slices.Sort(all)
-	return all
 }

@@ -6,12 +6,14 @@ package agent
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/weftnet/weft/internal/agent/debug"
+	"github.com/weftnet/weft/internal/cni/confpub"
 	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/kube/informers"
@@ -83,21 +85,28 @@ func (a *Agent) confPath() string { return filepath.Join(a.cfg.CNI.ConfDir, a.cf
 func (v view) conf() (*netconf.Conf, error) {
 	b, err := os.ReadFile(v.confPath())
 	if err != nil {
-		return nil, v.noConf(errors.Join(errNotPublished, err))
+		return nil, v.noConf(fmt.Errorf("%w: %w", errNotPublished, err))
 	}
-	list, err := netconf.ParseNetwork(b, "configuration "+v.confPath())
-	if err != nil {
-		return nil, err
-	}
-	if len(list.Plugins) == 0 {
-		return nil, v.noConf(errNotPublished)
-	}
-	o, err := netconf.ParseObject(list.Plugins[0].Conf)
+	plugin, err := onlyPlugin(b)
 	if err != nil {
 		return nil, v.noConf(err)
 	}
-	o.Set("name", netconf.String(list.Name))
-	o.Set("cniVersion", netconf.String(list.CNIVersion))
-	conf, _, err := netconf.Parse(o.Bytes())
+	plugin.Set("name", netconf.String(confpub.Name))
+	plugin.Set("cniVersion", netconf.String(confpub.Version))
+	conf, _, err := netconf.Parse(plugin.Bytes())
 	return conf, err
+}
+
+// onlyPlugin is the one plugin of a published configuration.
+func onlyPlugin(b []byte) (*netconf.Object, error) {
+	list, err := netconf.ParseObject(b)
+	if err != nil {
+		return nil, err
+	}
+	raw, _ := list.Get("plugins")
+	plugins, err := netconf.Elements(raw)
+	if err != nil || len(plugins) != 1 {
+		return nil, errNotPublished
+	}
+	return netconf.ParseObject(plugins[0])
 }
