@@ -103,4 +103,6 @@ func (c *Checkup) notSeen(format string, args ...any) {
 }
 
 // oneLine keeps a text in its cell, whatever a plugin or a user wrote in it.
-func oneLine(s string) string { return fault.Bound(strings.Join(strings.Fields(s), " "), fault.MaxText) }
+func oneLine(s string) string {
+	return fault.Bound(strings.Join(strings.Fields(s), " "), fault.MaxText)
+}
