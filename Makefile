@@ -9,6 +9,11 @@ LINTER    := $(CACHE)/bin/golangci-lint
 FUZZTIME  ?= 2s
 DEMO      ?= examples/demo
 PKGS      ?= ./...
+NODES     ?= 1
+LAB       := test/lab
+
+# Another Kubernetes for the laboratory: K8S_VERSION=1.34 (its newest patch) or 1.34.2.
+export K8S_VERSION NODES
 
 # A go.work file above the checkout must not change what is built.
 export GOWORK := off
@@ -25,7 +30,7 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: build ## build, give the pods of examples/demo their interfaces, show them, take them down
@@ -55,6 +60,7 @@ fuzz: ## fuzz every target for FUZZTIME, e.g. make fuzz FUZZTIME=10m
 .PHONY: lint
 lint: $(LINTER) ## check style and the import laws
 	$(LINTER) run ./...
+	cd $(LAB) && $(CURDIR)/$(LINTER) run ./...
 
 .PHONY: format
 format: $(LINTER) ## rewrite the sources as the linter wants them formatted
@@ -68,6 +74,29 @@ $(LINTER): build/lint/go.mod build/lint/go.sum
 .PHONY: bench
 bench: ## measure ADD and DEL against their floor and write docs/performance.md
 	$(GO) run $(MODE) ./test/bench $(BENCHFLAGS)
+
+.PHONY: lab
+lab: ## build what the laboratory runs: Kubernetes, containerd, runc, CNI plugins
+	cd $(LAB) && $(GO) run $(MODE) ./cmd/lab build
+
+.PHONY: lab-up
+lab-up: ## start a cluster on this machine (NODES=1); prints KUBECONFIG=…
+	@cd $(LAB) && $(GO) run $(MODE) ./cmd/lab up --nodes $(NODES)
+
+.PHONY: lab-down
+lab-down: ## end the cluster and remove everything of it
+	@cd $(LAB) && $(GO) run $(MODE) ./cmd/lab down
+
+# -v: what runs is seen while it runs, and -count=1: a cluster is no input that go test knows.
+E2E := -count=1 -v -timeout 30m
+
+.PHONY: e2e-api
+e2e-api: ## run the tests that need a real API server (K8S_VERSION=1.34: of another Kubernetes)
+	cd $(LAB) && $(GO) test $(MODE) $(E2E) ./api/...
+
+.PHONY: e2e
+e2e: ## run the scenarios with real pods on real nodes (NODES=1)
+	cd $(LAB) && $(GO) test $(MODE) $(E2E) ./e2e/...
 
 .PHONY: generate
 generate: ## rewrite what is generated: cmd/*/deps.txt, docs/configuration.md, docs/conformance.md
