@@ -296,7 +296,10 @@ func TestAnotherUser(t *testing.T) {
 	if logs := r.logs.String(); !strings.Contains(logs, "uid=65534") {
 		t.Error(logs)
 	}
-	r.uid = 65534 // as if the server were of that user
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	start(t, r.path, echo, func(s *Server) { s.mode, s.uid = 0o666, 65534 }) // as if it were of that user
 	if got := as(65534); got != "cid1 <nil>" {
 		t.Errorf("the server's own user: %s", got)
 	}
@@ -435,12 +438,15 @@ func TestSlowReader(t *testing.T) {
 			return wire.Response{Plan: &plan.Plan{PodName: big}}
 		}
 		return echo(ctx, req)
-	}, func(s *Server) { s.drain = 100 * time.Millisecond })
-	req := request("big")
-	if err := wire.Write(r.conn(), wire.Request{Version: 1, Verb: wire.VerbPlan, Plan: &req}); err != nil {
+	}, func(s *Server) { s.drain = time.Second })
+	req, c := request("big"), r.conn()
+	if err := wire.Write(c, wire.Request{Version: 1, Verb: wire.VerbPlan, Plan: &req}); err != nil {
 		t.Fatal(err)
 	}
 	r.asks("a")
+	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil { // the answer is on its way
+		t.Fatal(err)
+	}
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}
