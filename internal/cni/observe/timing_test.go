@@ -4,9 +4,12 @@
 package observe
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -137,5 +140,25 @@ func FuzzView(f *testing.F) {
 		}
 		w.gone()
 		s.Answered()
+	})
+}
+
+// FuzzRemaining: whatever a file that lost its name holds, its phases are read or passed over.
+func FuzzRemaining(f *testing.F) {
+	f.Add(append(frame(`{"version":1}`), frame(`{"phase":"done","item":0,"plugin":0,"time":"2026-01-01T00:00:00Z"}`)...), 1)
+	f.Add([]byte("\n\n{\"body\":{\"phase\":7}}\n{"), 0)
+	f.Fuzz(func(t *testing.T, b []byte, lines int) {
+		path := filepath.Join(t.TempDir(), "f")
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		if got, most := remaining(file, lines%100), bytes.Count(b, []byte("\n")); len(got) > most {
+			t.Errorf("%d phases in %d lines", len(got), most)
+		}
 	})
 }

@@ -314,11 +314,11 @@ func TestRetryAfterForbiddenAndGone(t *testing.T) {
 		if r.asked != 1 {
 			t.Errorf("asked %d times within the pause that was asked for", r.asked)
 		}
+		r.log.Reset()
 		// Forbidden: one line an hour, whichever pod it is about.
 		r.switchTo(func() { r.fault = func(string) error { return fmt.Errorf("patch: %w", ErrForbidden) } })
 		r.pod("b")
 		r.put(finished(sandbox("c2", "b", "uid-b", "10.0.0.3/24")))
-		r.log.Reset()
 		r.pass(2*time.Hour + 30*time.Minute)
 		if n := strings.Count(r.log.String(), "not permitted"); n < 2 || n > 3 {
 			t.Errorf("told %d times in 2.5 hours", n)
