@@ -22,7 +22,6 @@ const confMode fs.FileMode = 0o600
 type seen struct {
 	own     []byte // the published file, nil = none that can be read
 	mode    fs.FileMode
-	ownErr  error  // why it cannot be read, other than that it is not there
 	earlier string // the file that the runtime takes before the published one, "" = none
 	files   []File
 	err     error // why the directory cannot be read
@@ -33,7 +32,7 @@ func (o Options) look() seen {
 	var s seen
 	root, err := os.OpenRoot(o.ConfDir)
 	if err != nil {
-		s.err, s.ownErr = err, err
+		s.err = err
 		if o.PrimaryConf != "" {
 			s.files = candidates(o.PrimaryConf)
 		}
@@ -42,9 +41,8 @@ func (o Options) look() seen {
 	defer root.Close()
 	if info, err := root.Lstat(o.ConfName); err == nil {
 		s.mode = info.Mode()
-		s.own, s.ownErr = hostfiles.ReadRegular(root, o.ConfName, 2*netconf.MaxBytes)
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		s.ownErr = err
+		// What cannot be read is none that the runtime could use, and is replaced.
+		s.own, _ = hostfiles.ReadRegular(root, o.ConfName, 2*netconf.MaxBytes)
 	}
 	names, err := confNames(root)
 	s.err = err

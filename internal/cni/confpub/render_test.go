@@ -251,3 +251,24 @@ func FuzzFind(f *testing.F) {
 		}
 	})
 }
+
+// Whatever stands in the published file: what is kept of it is what the hands accept.
+func FuzzRead(f *testing.F) {
+	b, err := confpub.Render(options(), []byte(flannel))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add(b[:len(b)/2])
+	f.Add([]byte(`{"cniVersion":"1.1.0","name":"weft","plugins":[{"type":"weft-cni","delegates":[{"type":"weft-cni"}]}]}`))
+	f.Add([]byte(`{"cniVersion":"1.1.0","name":"weft","plugins":[{"type":"weft-cni","delegates":[7]}]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := confpub.Read(b)
+		if err != nil {
+			return
+		}
+		if _, err := netconf.ParseNetwork(p.Primary, "primary"); err != nil {
+			t.Fatalf("%q is kept as the primary: %v", p.Primary, err)
+		}
+	})
+}
