@@ -37,7 +37,7 @@ Flags:
   --kubeconfig FILE        comes before kubeconfig of the file; else the pod's service account
   --enable-network-driver  comes before networkDriver.enabled of the file
                            (also: --enable-cilium-network-driver)
-  --source DIR             install: where weft-cni is, instead of beside weft-agent
+  --source FILE            install: the weft-cni to put there, instead of the one beside weft-agent
   --force                  uninstall: first detach what pods still have; without it they keep it
                            and nothing is taken away
   --help                   show this text

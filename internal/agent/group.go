@@ -23,7 +23,9 @@ type task struct {
 	run  func(ctx context.Context) error
 }
 
+// Run implements component.
 func (t task) Run(ctx context.Context) error { return t.run(ctx) }
+
 func (t task) String() string                { return t.name }
 
 // errEnded is why the agent ends when a component does so without being told.
