@@ -192,7 +192,7 @@ func podProblem(pod *debug.Pod, s *debug.Sandbox, fault string) string {
 	if s != nil {
 		add(true, s.Fault)
 		add(s.Dead, "the sandbox is gone")
-		add(s.Deletes > 0, fmt.Sprintf("DEL was tried %d times", s.Deletes))
+		add(s.Deletes > 0, "DEL was tried "+count(s.Deletes, "time"))
 	}
 	add(!pod.Known, "the API server has no such pod")
 	add(pod.NetworkStatus.Fault != "", "status: "+pod.NetworkStatus.Fault)

@@ -370,7 +370,7 @@ func TestDoctorAsksTheAgent(t *testing.T) {
 				h.chmod("var/lib/weft/quarantine", 0o700)
 			},
 			wants: []string{
-				"ok records: 5 records, 1 of living sandboxes", "warn records: 1 record of a sandbox that is gone: ns/gone",
+				"ok records: 5 records, 1 of sandboxes that are attached", "warn records: 1 record of a sandbox that is gone: ns/gone",
 				"warn records: half-done for more than 5 minutes: ns/stuck", "info records: is under way: ns/busy",
 				"fault records: 1 record that cannot be read: torn-eth0", "warn records: 1 record in ",
 			},

@@ -133,7 +133,7 @@ func (d *doctor) checkRecords() {
 	if quarantined > 0 {
 		d.add(ResultWarn, check, fmt.Sprintf("%s in %s", count(quarantined, "record"), filepath.Join(d.StateDir, "quarantine")), "see the reason beside each; they are removed after 7 days")
 	}
-	d.ok(check, "%s, %d of living sandboxes", count(t.all, "record"), t.fine)
+	d.ok(check, "%s, %d of sandboxes that are attached", count(t.all, "record"), t.fine)
 }
 
 func (d *doctor) count(t *tally, store *journal.Store, key journal.Key) {
