@@ -18,6 +18,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/record"
 	"github.com/weftnet/weft/internal/cni/results"
+	"github.com/weftnet/weft/internal/host/brief"
 	"github.com/weftnet/weft/internal/host/journal"
 	"github.com/weftnet/weft/internal/host/lanes"
 )
@@ -30,8 +31,7 @@ func (h *hands) add(ctx context.Context) ([]byte, error) {
 	if err := h.configure(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, h.conf.Timeout)
-	defer cancel()
+	ctx = brief.WithTimeout(ctx, h.conf.Timeout)
 	if err := h.open(); err != nil {
 		return nil, err
 	}
@@ -169,8 +169,6 @@ func (h *hands) awaitReadiness(ctx context.Context) error {
 	if h.conf.ReadinessIndicatorFile == "" {
 		return nil
 	}
-	tick := time.NewTicker(readinessPoll)
-	defer tick.Stop()
 	for {
 		_, err := os.Stat(h.conf.ReadinessIndicatorFile)
 		if err == nil {
@@ -179,9 +177,7 @@ func (h *hands) awaitReadiness(ctx context.Context) error {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return readinessFault(h.conf.ReadinessIndicatorFile, err.Error())
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if brief.Sleep(ctx, readinessPoll) != nil {
 			return readinessFault(h.conf.ReadinessIndicatorFile, "the file did not appear: the default network is not ready")
 		}
 	}
@@ -216,7 +212,7 @@ func (h *hands) beginBody(rec *journal.Record, podUID string, body []byte) error
 		PodUID:  podUID,
 		Boot:    h.boot,
 		Owner:   journal.Self(),
-		Time:    time.Now(),
+		Time:    time.Now().UTC(),
 		Body:    body,
 	}))
 }

@@ -4,6 +4,7 @@
 package attach_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -561,6 +562,13 @@ func TestLanes(t *testing.T) {
 	}
 	if peak := most("ADD"); peak > 3 || peak < 2 {
 		t.Errorf("%d delegates ran at once in ADD, want 2 to 3", peak)
+	}
+	waited := func(key string) bool {
+		b, err := os.ReadFile(filepath.Join(filepath.Dir(r.record()), key))
+		return err == nil && bytes.Contains(b, []byte(`{"phase":"attempting","item":0,"plugin":0,"waited":`))
+	}
+	if !slices.ContainsFunc(r.files(filepath.Dir(r.record())), waited) {
+		t.Error("no record says that its call waited for a lane")
 	}
 	if peak := most("DEL"); peak > 4 || peak < 2 {
 		t.Errorf("%d delegates ran at once in DEL, want 2 to 4", peak)

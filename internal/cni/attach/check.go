@@ -15,6 +15,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/record"
+	"github.com/weftnet/weft/internal/host/brief"
 	"github.com/weftnet/weft/internal/host/kernel"
 	"github.com/weftnet/weft/internal/host/lanes"
 )
@@ -25,8 +26,7 @@ func (h *hands) check(ctx context.Context) ([]byte, error) {
 	if err := h.configure(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
+	ctx = brief.WithTimeout(ctx, checkTimeout)
 	if err := h.open(); err != nil {
 		return nil, err
 	}
@@ -105,8 +105,7 @@ func (h *hands) status(ctx context.Context) ([]byte, error) {
 	if err := h.configure(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
+	ctx = brief.WithTimeout(ctx, statusTimeout)
 	if file := h.conf.ReadinessIndicatorFile; file != "" {
 		if _, err := os.Stat(file); err != nil {
 			return nil, fault.New(fault.Unavailable, "readinessindicatorfile", "", "%s: the default network is not ready", fault.Quote(file))

@@ -15,6 +15,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/record"
 	"github.com/weftnet/weft/internal/cni/scratch"
+	"github.com/weftnet/weft/internal/host/brief"
 	"github.com/weftnet/weft/internal/host/journal"
 	"github.com/weftnet/weft/internal/host/lanes"
 )
@@ -34,8 +35,7 @@ func (h *hands) del(ctx context.Context) ([]byte, error) {
 			return nil, confErr // nothing is recorded there, and nothing is made for a broken conf
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, delTimeout)
-	defer cancel()
+	ctx = brief.WithTimeout(ctx, delTimeout)
 	if err := h.open(); err != nil {
 		return nil, cmp.Or(confErr, err)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/record"
 	"github.com/weftnet/weft/internal/cni/scratch"
+	"github.com/weftnet/weft/internal/host/brief"
 	"github.com/weftnet/weft/internal/host/journal"
 	"github.com/weftnet/weft/internal/host/lanes"
 )
@@ -36,8 +37,7 @@ func (h *hands) gc(ctx context.Context) ([]byte, error) {
 	if err := h.configure(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, gcTimeout)
-	defer cancel()
+	ctx = brief.WithTimeout(ctx, gcTimeout)
 	if err := h.open(); err != nil {
 		return nil, err
 	}
@@ -69,9 +69,8 @@ func (h *hands) gcRecords(ctx context.Context, valid map[netconf.ValidAttachment
 	var faults []error
 	for i, key := range keys {
 		// The networks come after the last record.
-		ctx, cancel := chain.Share(ctx, len(keys)-i+1, undoShare)
+		ctx := chain.Share(ctx, len(keys)-i+1, undoShare)
 		faults = append(faults, h.gcRecord(ctx, key, valid, nets))
-		cancel()
 	}
 	return errors.Join(faults...)
 }
@@ -146,8 +145,7 @@ func (h *hands) patience(key journal.Key) time.Duration {
 // takeIdle locks a record that no living call holds, waiting for so long; nil when there
 // is none (any more).
 func (h *hands) takeIdle(ctx context.Context, key journal.Key, wait time.Duration) (*journal.Record, error) {
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
+	ctx = brief.WithTimeout(ctx, wait)
 	rec, _, err := h.find(ctx, key)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -223,12 +221,11 @@ func (h *hands) gcNetworks(ctx context.Context, nets networks) error {
 	all := nets.sorted()
 	var faults []error
 	for i, n := range all {
-		ctx, cancel := chain.Share(ctx, len(all)-i, undoShare)
+		ctx := chain.Share(ctx, len(all)-i, undoShare)
 		call := chain.Call{Network: n, Path: h.path(), Inherit: []*os.File{lane}}
 		if err := h.runner.GC(ctx, call, live[n.Name]); err != nil {
 			faults = append(faults, fmt.Errorf("network %s: %w", n.Name, err))
 		}
-		cancel()
 	}
 	return errors.Join(faults...)
 }
@@ -317,8 +314,7 @@ func (h *hands) enterGate(ctx context.Context) (*os.File, error) {
 }
 
 func (h *hands) shutGate(ctx context.Context) (*os.File, error) {
-	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
-	defer cancel()
+	ctx = brief.WithTimeout(ctx, drainTimeout)
 	turnstile, err := h.flock(ctx, "gc.turnstile", syscall.LOCK_EX)
 	if err != nil {
 		return nil, err
@@ -329,7 +325,7 @@ func (h *hands) shutGate(ctx context.Context) (*os.File, error) {
 
 func (h *hands) flock(ctx context.Context, name string, how int) (*os.File, error) {
 	path := filepath.Join(h.conf.StateDir, name)
-	file, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	file, err := brief.OpenFile(path, os.O_RDONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, &fault.Fault{Code: fault.State, Object: "stateDir " + h.conf.StateDir, Text: err.Error(), Err: err}
 	}
@@ -343,11 +339,9 @@ func (h *hands) flock(ctx context.Context, name string, how int) (*os.File, erro
 			_ = file.Close()
 			return nil, &fault.Fault{Code: fault.State, Object: "file " + path, Text: err.Error(), Err: err}
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if err := brief.Sleep(ctx, wait); err != nil {
 			_ = file.Close()
-			return nil, fault.New(fault.TryLater, "file "+path, "", "other calls hold it: %v", context.Cause(ctx))
+			return nil, fault.New(fault.TryLater, "file "+path, "", "other calls hold it: %v", err)
 		}
 	}
 }

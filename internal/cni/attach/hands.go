@@ -20,6 +20,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/record"
 	"github.com/weftnet/weft/internal/cni/wire"
+	"github.com/weftnet/weft/internal/host/brief"
 	"github.com/weftnet/weft/internal/host/journal"
 	"github.com/weftnet/weft/internal/host/lanes"
 )
@@ -54,7 +55,8 @@ type hands struct {
 	sweep  *journal.Sweep
 	runner *chain.Runner
 	boot   string
-	client *wire.Client // the planner of this ADD, nil when there is none
+	client *wire.Client  // the planner of this ADD, nil when there is none
+	waited time.Duration // for the lane; told by the next phase that is written
 }
 
 func newHands(p Process, req request) *hands {
@@ -127,7 +129,7 @@ func (h *hands) find(ctx context.Context, key journal.Key) (rec *journal.Record,
 	return h.lock(ctx, key, func(ctx context.Context, key journal.Key) (*journal.Record, error) {
 		rec, err := h.store.TryAcquire(key)
 		if errors.Is(err, journal.ErrBusy) {
-			<-ctx.Done()
+			_ = brief.Sleep(ctx, busyProbe)
 		}
 		return rec, err
 	})
@@ -141,9 +143,7 @@ func (h *hands) lock(ctx context.Context, key journal.Key,
 	take func(context.Context, journal.Key) (*journal.Record, error),
 ) (rec *journal.Record, corrupt bool, err error) {
 	for late := false; ; {
-		probe, cancel := context.WithTimeout(ctx, busyProbe)
-		rec, err = take(probe, key)
-		cancel()
+		rec, err = take(brief.WithTimeout(ctx, busyProbe), key)
 		if bad, ok := errors.AsType[*journal.CorruptError](err); ok && rec != nil {
 			h.log.warn(bad.Error())
 			corrupt, err = h.restore(rec, bad.State)
@@ -214,14 +214,15 @@ func (h *hands) endAbandoned(ctx context.Context, key journal.Key) error {
 	if p, ok := st.LastStarted(); ok {
 		group = chain.Group{ID: p.Group, Start: p.Start}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
-	defer cancel()
+	ctx = brief.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	return stateFault(key, chain.EndGroup(ctx, group, file))
 }
 
 // lane waits for the right to run delegates.
 func (h *hands) lane(ctx context.Context, urgent bool) (*os.File, error) {
+	start := time.Now()
 	file, err := h.takeLane(ctx, urgent)
+	h.waited += time.Since(start)
 	switch {
 	case err == nil:
 		return file, nil
@@ -230,7 +231,7 @@ func (h *hands) lane(ctx context.Context, urgent bool) (*os.File, error) {
 	case urgent:
 		// A full disk must not keep a pod from being deleted: then there is no limit.
 		h.log.warn("delegateLimit: " + err.Error())
-		return os.Open(os.DevNull)
+		return brief.OpenFile(os.DevNull, os.O_RDONLY, 0)
 	}
 	return nil, &fault.Fault{Code: fault.State, Object: "stateDir " + h.conf.StateDir, Text: err.Error(), Err: err}
 }

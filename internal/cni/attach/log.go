@@ -14,6 +14,7 @@ import (
 
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/netconf"
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // logger tells warnings and errors on stderr and in the conf's logFile. One call of
@@ -64,7 +65,7 @@ func (l *logger) configure(c netconf.Log) {
 // openLog opens a file, a terminal or the like. A FIFO is refused: nobody may read it, and
 // no call is to wait for that.
 func openLog(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o600)
+	file, err := brief.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, err
 	}

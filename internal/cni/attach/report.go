@@ -12,6 +12,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/results"
 	"github.com/weftnet/weft/internal/cni/wire"
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // complaintTimeout is what telling the pod's owner of a failed ADD may add to it.
@@ -44,8 +45,7 @@ func (t *task) complain(ctx context.Context, p *plan.Plan, cause error) {
 	if !t.reports() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), complaintTimeout)
-	defer cancel()
+	ctx = brief.WithTimeout(context.WithoutCancel(ctx), complaintTimeout)
 	req := t.reportOf(p)
 	e := cniError("ADD", cause)
 	req.Error = &wire.Error{Code: e.Code, Msg: e.Msg, Details: e.Details}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/internal/cni/record"
+	"github.com/weftnet/weft/internal/host/brief"
 	"github.com/weftnet/weft/internal/host/journal"
 )
 
@@ -21,8 +22,7 @@ const (
 // sweepSome undoes records of an earlier boot and those that a DEL had to leave.
 // One that fails is tried again later, with growing pauses.
 func (h *hands) sweepSome(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sweepTimeout)
-	defer cancel()
+	ctx = brief.WithTimeout(context.WithoutCancel(ctx), sweepTimeout)
 	if err := h.sweep.NoteBoot(h.store, h.boot); err != nil {
 		h.log.warn("sweep: " + err.Error())
 		return

@@ -15,6 +15,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/record"
 	"github.com/weftnet/weft/internal/cni/results"
+	"github.com/weftnet/weft/internal/host/brief"
 	"github.com/weftnet/weft/internal/host/journal"
 	"github.com/weftnet/weft/internal/host/kernel"
 )
@@ -83,6 +84,7 @@ func (t *task) seed(a plan.Attachment) []byte {
 }
 
 func (t *task) append(p journal.Phase) error {
+	p.Waited, t.waited = t.waited.Milliseconds(), 0
 	return stateFault(t.rec.Key(), t.rec.Append(p))
 }
 
@@ -145,8 +147,7 @@ func (t *task) routes(p *plan.Plan, made []*results.Result) error {
 // undoAfter undoes a failed ADD with time of its own. What could not be undone stays in
 // the record, for the runtime's DEL and the sweep.
 func (t *task) undoAfter(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-	defer cancel()
+	ctx = brief.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	s, err := decode(t.rec, t.boot)
 	if err == nil {
 		err = t.undoAll(ctx, s)
@@ -205,9 +206,7 @@ func (t *task) undoEach(ctx context.Context, s *record.Sandbox) error {
 
 // undoOne runs the DEL of the first of so many attachments with its share of the time.
 func (h *hands) undoOne(ctx context.Context, left int, call chain.Call) error {
-	ctx, cancel := chain.Share(ctx, left, undoShare)
-	defer cancel()
-	return h.runner.Del(ctx, call)
+	return h.runner.Del(chain.Share(ctx, left, undoShare), call)
 }
 
 // try appends a phase whose loss does no more than repeat work.

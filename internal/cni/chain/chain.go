@@ -16,6 +16,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/results"
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // The CNI commands that run a chain.
@@ -206,9 +207,7 @@ func (r *Runner) GC(ctx context.Context, c Call, valid []netconf.ValidAttachment
 
 // shared runs one plugin with its share of the time that is left for several.
 func (r *Runner) shared(ctx context.Context, c *Call, command string, i, left int, k keys) error {
-	ctx, cancel := Share(ctx, left, leastShare)
-	defer cancel()
-	_, err := r.plugin(ctx, c, command, i, k)
+	_, err := r.plugin(Share(ctx, left, leastShare), c, command, i, k)
 	return err
 }
 
@@ -219,13 +218,13 @@ const leastShare = time.Second
 // Share bounds the first of several works that are left, so that one that hangs leaves time
 // for the others: an equal part of the time until ctx's deadline, or least when that is
 // longer, but never more than half of the time.
-func Share(ctx context.Context, left int, least time.Duration) (context.Context, context.CancelFunc) {
+func Share(ctx context.Context, left int, least time.Duration) context.Context {
 	deadline, ok := ctx.Deadline()
 	if !ok || left < 2 {
-		return ctx, func() {}
+		return ctx
 	}
 	rest := time.Until(deadline)
-	return context.WithTimeout(ctx, max(rest/time.Duration(left), min(least, rest/2)))
+	return brief.WithTimeout(ctx, max(rest/time.Duration(left), min(least, rest/2)))
 }
 
 // plugin runs one command of one plugin. The error is an *Error.

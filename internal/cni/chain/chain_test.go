@@ -316,15 +316,13 @@ func TestShare(t *testing.T) {
 	} {
 		whole, cancel := context.WithTimeout(t.Context(), tt.whole)
 		defer cancel()
-		ctx, cancel := chain.Share(whole, tt.left, 5*time.Second)
-		defer cancel()
+		ctx := chain.Share(whole, tt.left, 5*time.Second)
 		deadline, _ := ctx.Deadline()
 		if got := time.Until(deadline); got > tt.want || got < tt.want-time.Second {
 			t.Errorf("the share of 1 of %d in %v is %v, want %v", tt.left, tt.whole, got, tt.want)
 		}
 	}
-	ctx, cancel := chain.Share(t.Context(), 9, time.Second)
-	defer cancel()
+	ctx := chain.Share(t.Context(), 9, time.Second)
 	if _, ok := ctx.Deadline(); ok {
 		t.Error("a deadline where there was none")
 	}

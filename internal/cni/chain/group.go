@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // Group is the process group of one plugin.
@@ -98,10 +100,8 @@ func EndGroup(ctx context.Context, g Group, lock *os.File) error {
 		if left == 0 {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("end process group %d: %d processes are left: %w", g.ID, left, context.Cause(ctx))
-		case <-time.After(pause):
+		if err := brief.Sleep(ctx, pause); err != nil {
+			return fmt.Errorf("end process group %d: %d processes are left: %w", g.ID, left, err)
 		}
 	}
 }
@@ -192,7 +192,7 @@ type stat struct {
 func (s stat) alive() bool { return s.state != 'Z' && s.state != 'X' }
 
 func readStat(pid int) (stat, error) {
-	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	b, err := brief.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return stat{}, err
 	}

@@ -10,16 +10,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/host/brief"
+	"github.com/weftnet/weft/internal/host/proc"
 )
 
 const (
@@ -54,41 +52,46 @@ type process struct {
 
 // run starts the plugin and waits for its end. The error is nil when it exited with
 // status 0, and otherwise tells how it ended: what killed it, the context's cause
-// included, or its *exec.ExitError. stdout is what it wrote in either case.
+// included, or its proc.Exit. stdout is what it wrote in either case.
+//
+// Neither goroutines nor the runtime's poller take part: each would cost a process that
+// lives for milliseconds a thread.
 func (p *process) run(ctx context.Context) (stdout []byte, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	out := capture{limit: maxStdout, over: func() { cancel(errFlood) }}
+	out := capture{limit: maxStdout}
 	p.tail.to, p.tail.left = p.stderr, maxStderr
-	cmd, err := p.start(ctx, &out)
+	pipes := newPlumbing(&out, &p.tail)
+	defer pipes.close()
+	child, err := p.start(ctx, pipes)
 	if err != nil {
 		return nil, err
 	}
 	if p.started != nil {
-		p.started(groupOf(cmd.Process.Pid))
+		p.started(groupOf(child.PID))
 	}
+	out.over = child.Kill
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		// The leader has not been reaped, so the group's number is still its own.
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		child.Kill()
 		close(killed)
 	})
-	awaitExit(cmd)
+	failed := pipes.serve(ctx, child)
 	if !stop() {
 		<-killed
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || out.full {
 		p.endRest(ctx)
 	}
-	err = cmd.Wait()
-	if errors.Is(err, exec.ErrWaitDelay) {
-		err = nil // it ended well; somebody whom it left behind keeps its pipes
-	}
-	if out.full {
+	failed = errors.Join(failed, pipes.drain())
+	exit, err := child.Reap()
+	switch {
+	case out.full:
 		return out.buf.Bytes(), errFlood
-	}
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && signal(exit) == syscall.SIGKILL && ctx.Err() != nil {
+	case exit.Killed() && ctx.Err() != nil:
 		err = fmt.Errorf("killed with its process group: %w", context.Cause(ctx))
+	case exit != 0:
+		err = exit
+	default:
+		err = errors.Join(err, failed)
 	}
 	return out.buf.Bytes(), err
 }
@@ -99,78 +102,29 @@ func (p *process) endRest(ctx context.Context) {
 	if len(p.inherit) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restTimeout)
-	defer cancel()
+	ctx = brief.WithTimeout(context.WithoutCancel(ctx), restTimeout)
 	if err := EndGroup(ctx, Group{}, p.inherit[0]); err != nil {
 		_, _ = fmt.Fprintf(p.stderr, "%v\n", err)
 	}
 }
 
 // start starts the plugin, trying again while its binary is being written.
-func (p *process) start(ctx context.Context, stdout io.Writer) (*exec.Cmd, error) {
-	// Descriptors that this process itself inherited open are not the plugin's business.
-	// The kernel can do this from 5.11 on; before that they go through.
-	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+func (p *process) start(ctx context.Context, pipes *plumbing) (*proc.Child, error) {
 	pause := busyPause
 	for try := 1; ; try++ {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("start: %w", context.Cause(ctx))
 		}
-		cmd := &exec.Cmd{
-			Path: p.path, Args: []string{p.path}, Env: p.env,
-			Stdin: bytes.NewReader(p.stdin), Stdout: stdout, Stderr: &p.tail,
-			ExtraFiles:  p.inherit,
-			SysProcAttr: &syscall.SysProcAttr{Setpgid: true, PidFD: new(-1)},
-			WaitDelay:   drain,
-		}
-		err := cmd.Start()
+		child, err := pipes.start(p)
 		if err == nil {
-			return cmd, nil
+			return child, nil
 		}
 		if !errors.Is(err, syscall.ETXTBSY) || try == busyTries {
 			return nil, fmt.Errorf("start: %w", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		_ = brief.Sleep(ctx, pause)
 		pause *= 2
 	}
-}
-
-// awaitExit waits for the end of a child without reaping it: until it is reaped
-// neither its number nor its group's can be given to others.
-func awaitExit(cmd *exec.Cmd) {
-	if pollExit(*cmd.SysProcAttr.PidFD) == nil {
-		return
-	}
-	for errors.Is(unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), syscall.EINTR) {
-	}
-}
-
-// pollExit is awaitExit by a descriptor of the child, which it closes: no thread is held up
-// meanwhile, and one alone moves the plugin's input and output. Kernels before 5.4 have no
-// such descriptors, or cannot poll them.
-func pollExit(pidfd int) error {
-	if pidfd < 0 {
-		return errors.ErrUnsupported
-	}
-	if err := syscall.SetNonblock(pidfd, true); err != nil {
-		return errors.Join(err, syscall.Close(pidfd))
-	}
-	f := os.NewFile(uintptr(pidfd), "child")
-	defer f.Close() //nolint:errcheck // it was only polled
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = raw.Read(func(fd uintptr) (done bool) {
-		var info unix.Siginfo
-		failed = unix.Waitid(unix.P_PIDFD, int(fd), &info, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
-		return failed != nil || info.Signo != 0
-	})
-	return errors.Join(err, failed)
 }
 
 // failure completes bad with how the plugin failed: its own error where it gave one.
@@ -186,8 +140,8 @@ func (p *process) failure(bad *Error, stdout []byte, err error) *Error {
 		return bad
 	}
 	bad.Msg = err.Error()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		bad.Msg = fmt.Sprintf("ended with %s and without a CNI error", exit)
+	if exit, ok := errors.AsType[proc.Exit](err); ok {
+		bad.Msg = fmt.Sprintf("ended with %v and without a CNI error", exit)
 	}
 	if text := strings.TrimSpace(string(p.tail.last)); text != "" {
 		bad.Msg += ", having said on stderr: " + fault.Bound(text, maxText)
@@ -231,13 +185,6 @@ func cut(s string) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:maxText], "") + "…"
-}
-
-func signal(exit *exec.ExitError) syscall.Signal {
-	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return status.Signal()
-	}
-	return 0
 }
 
 // capture keeps what is written up to a limit; beyond it, it calls over and fails.

@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/weftnet/weft/internal/cni/fault"
@@ -23,7 +22,7 @@ const maxRounds = 8
 
 // Client talks to one planner. It is for one goroutine at a time.
 type Client struct {
-	conn *os.File // stream socket, nonblocking, so that deadlines work
+	conn *stream
 	name string   // "planner at /run/weft/agent.sock"
 	proc *process // nil when dialled
 
@@ -91,17 +90,13 @@ func requestID(s plan.Sandbox, what string) string {
 	return s.ContainerID + "-" + s.IfName + "/" + what
 }
 
-// until gives the connection the deadline of ctx, until stop is called.
-func (c *Client) until(ctx context.Context) (stop func() bool, err error) {
+// until gives the connection the time of ctx, until stop is called.
+func (c *Client) until(ctx context.Context) (stop func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, c.faultf(fault.TryLater, err, "deadline has passed")
 	}
-	deadline, _ := ctx.Deadline() // none is the zero time, which takes an earlier call's away
-	if err := c.conn.SetDeadline(deadline); err != nil {
-		return nil, c.faultf(fault.Internal, err, "set deadline: %v", err)
-	}
-	// A cancelled context wakes a read or write that is under way.
-	return context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) }), nil
+	c.conn.ctx = ctx
+	return func() { c.conn.ctx = context.Background() }, nil
 }
 
 // send sends one request.
@@ -203,17 +198,11 @@ func (c *Client) faultf(code fault.Code, err error, format string, args ...any) 
 
 // Hangup tells a planner that nothing more is asked, so that a spawned one ends while
 // its caller does something else. Only Close may follow.
-func (c *Client) Hangup() {
-	raw, err := c.conn.SyscallConn()
-	if err == nil {
-		err = raw.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), syscall.SHUT_WR) })
-	}
-	_ = err // Close says what there is to say
-}
+func (c *Client) Hangup() { c.conn.hangup() }
 
 // Close hangs up. A spawned planner then ends by itself, or is killed after a second.
 func (c *Client) Close() error {
-	err := c.conn.Close()
+	err := c.conn.close()
 	if c.proc != nil {
 		c.proc.end()
 	}

@@ -6,11 +6,11 @@ package wire
 import (
 	"context"
 	"errors"
-	"os"
 	"syscall"
 	"time"
 
 	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // Waiting for a place in the backlog of a busy agent.
@@ -28,11 +28,11 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	if err != nil {
 		return nil, c.faultf(fault.Internal, err, "make socket: %v", err)
 	}
-	c.conn = os.NewFile(uintptr(fd), socket)
 	if err := connect(ctx, fd, socket); err != nil {
-		_ = c.conn.Close()
+		_ = syscall.Close(fd)
 		return nil, c.faultf(fault.TryLater, err, "connect: %v", err)
 	}
+	c.conn = &stream{fd: fd, ctx: context.Background()}
 	return c, nil
 }
 
@@ -48,10 +48,8 @@ func connect(ctx context.Context, fd int, socket string) error {
 		case !errors.Is(err, syscall.EAGAIN):
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
+		if err := brief.Sleep(ctx, wait); err != nil {
+			return err
 		}
 	}
 }

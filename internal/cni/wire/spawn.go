@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/host/proc"
 )
 
 const (
@@ -30,57 +29,52 @@ const (
 // Spawn starts a planner program (weft-planner) that speaks the protocol on its
 // stdin and stdout; it serves until the Client is closed. It has a process group
 // of its own, which is killed when ctx ends, no environment but GOMAXPROCS, and its stderr
-// goes to stderr, bounded (nil discards it). The error is a *fault.Fault of code 11.
+// goes to stderr, bounded (nil discards it), whenever the Client waits for it. The error is
+// a *fault.Fault of code 11.
 func Spawn(ctx context.Context, path string, stderr io.Writer) (*Client, error) {
 	c := &Client{name: "planner " + path}
-	// One socket pair is stdin and stdout: a deadline can then be set on both.
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if ctx.Err() != nil {
+		return nil, c.faultf(fault.TryLater, ctx.Err(), "start: %v", ctx.Err())
+	}
+	// One socket pair is stdin and stdout.
+	socks, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, c.faultf(fault.TryLater, err, "make socket pair: %v", err) // too many files are open
 	}
-	theirs := os.NewFile(uintptr(fds[1]), "planner stdio")
-	defer theirs.Close()
-	if err := syscall.SetNonblock(fds[0], true); err != nil {
-		_ = syscall.Close(fds[0])
+	defer syscall.Close(socks[1]) //nolint:errcheck // the planner has it
+	if c.conn, err = newStream(socks[0]); err != nil {
+		_ = syscall.Close(socks[0])
 		return nil, c.faultf(fault.Internal, err, "make socket pair: %v", err)
 	}
-	c.conn = os.NewFile(uintptr(fds[0]), "planner")
-
-	p := &process{log: &boundedLog{w: stderr}}
-	p.cmd = exec.CommandContext(ctx, path)
+	var ends [2]int
+	if err := syscall.Pipe2(ends[:], syscall.O_CLOEXEC); err != nil {
+		_ = c.conn.close()
+		return nil, c.faultf(fault.TryLater, err, "make pipe: %v", err)
+	}
+	defer syscall.Close(ends[1]) //nolint:errcheck // the planner has it
+	p := &process{ctx: ctx, log: &boundedLog{w: stderr}}
+	p.stderr = pipe{poll: unix.PollFd{Fd: int32(ends[0]), Events: unix.POLLIN}, to: p.log} //nolint:gosec // a descriptor
 	// All of it. A Go program then asks no cgroup for its share and stops no thread to take less.
-	p.cmd.Env = []string{"GOMAXPROCS=1"}
-	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = theirs, theirs, p.log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	p.cmd.Cancel = p.kill
-	// A child that keeps stderr open does not keep us.
-	p.cmd.WaitDelay = endWait
-	if err := p.cmd.Start(); err != nil {
-		_ = c.conn.Close()
+	p.child, err = proc.Start(path, []string{"GOMAXPROCS=1"}, []uintptr{uintptr(socks[1]), uintptr(socks[1]), uintptr(ends[1])})
+	if err != nil {
+		p.stderr.close()
+		_ = c.conn.close()
 		return nil, c.faultf(fault.TryLater, err, "start: %v", err)
 	}
-	c.proc = p
+	p.free = context.AfterFunc(ctx, p.child.Kill)
+	c.proc, c.conn.beside = p, &p.stderr
 	return c, nil
 }
 
 // process is a spawned planner.
 type process struct {
-	cmd  *exec.Cmd
-	log  *boundedLog
-	once sync.Once
-
-	mu   sync.Mutex
-	gone bool // the leader is about to be waited for: its number may soon be another's
-}
-
-// kill ends the whole group, unless its number is no longer ours.
-func (p *process) kill() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.gone {
-		return os.ErrProcessDone
-	}
-	return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	child  *proc.Child
+	stderr pipe
+	log    *boundedLog
+	ctx    context.Context //nolint:containedctx // Spawn's, which ends it
+	free   func() bool     // lets go of ctx
+	once   sync.Once
+	exit   string // how it ended
 }
 
 // end waits for the planner, kills it when that takes long, ends what is left of
@@ -88,18 +82,26 @@ func (p *process) kill() error {
 // has hung up.
 func (p *process) end() string {
 	p.once.Do(func() {
-		timer := time.AfterFunc(endWait, func() { _ = p.kill() })
-		// Seen, but not reaped: while the leader is a zombie the group's number is ours.
-		for unix.Waitid(unix.P_PID, p.cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+		for end := time.Now().Add(endWait); p.ctx.Err() == nil; {
+			rest := time.Until(end)
+			ended, err := p.child.Wait(max(rest, 0), p.stderr.with()...)
+			p.stderr.take()
+			if ended || err != nil || rest < 0 {
+				break
+			}
 		}
-		timer.Stop()
-		_ = p.kill()
-		p.mu.Lock()
-		p.gone = true
-		p.mu.Unlock()
-		_ = p.cmd.Wait() // the state says more
+		// Seen, but not reaped: while the leader is a zombie the group's number is ours.
+		p.child.Kill()
+		// A child that keeps stderr open does not keep us.
+		p.stderr.drain(endWait)
+		p.free()
+		exit, err := p.child.Reap()
+		p.exit = exit.Error()
+		if err != nil {
+			p.exit = err.Error()
+		}
 	})
-	return p.cmd.ProcessState.String()
+	return p.exit
 }
 
 // tail is the end of the planner's stderr for a message, "" when there is none.

@@ -122,7 +122,7 @@ func TestSpawn(t *testing.T) {
 			t.Errorf("the planner's environment is %q", p.PodUID)
 		}
 	}
-	if group, err := syscall.Getpgid(c.proc.cmd.Process.Pid); err != nil || group != c.proc.cmd.Process.Pid {
+	if group, err := syscall.Getpgid(c.proc.child.PID); err != nil || group != c.proc.child.PID {
 		t.Errorf("process group %d, %v; want its own", group, err)
 	}
 	if err := c.Close(); err != nil {
@@ -162,32 +162,38 @@ func TestSpawnFaults(t *testing.T) {
 
 func TestSpawnedPlannerIsKilledFromOutside(t *testing.T) {
 	c := spawn(t.Context(), t, "sleeps", nil)
-	time.AfterFunc(20*time.Millisecond, func() { _ = c.proc.cmd.Process.Kill() })
+	time.AfterFunc(20*time.Millisecond, func() { _ = syscall.Kill(c.proc.child.PID, syscall.SIGKILL) })
 	_, err := c.Plan(t.Context(), testRequest, oneFile)
 	if f, ok := errors.AsType[*fault.Fault](err); !ok || f.Code != fault.TryLater || !strings.HasSuffix(f.Error(), ": ends without an answer (signal: killed)") {
 		t.Errorf("error %v", err)
 	}
 }
 
+// saying keeps what is said, and does something then.
+type saying struct {
+	bytes.Buffer
+	then func()
+}
+
+func (s *saying) Write(b []byte) (int, error) {
+	s.then()
+	return s.Buffer.Write(b)
+}
+
 // TestSlowPlannerDiesWithItsChildren: neither outlives the context of Spawn.
 func TestSlowPlannerDiesWithItsChildren(t *testing.T) {
-	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer read.Close()
-	defer write.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	c := spawn(ctx, t, "slow", write)
+	round, stop := context.WithTimeout(ctx, 20*time.Second)
+	defer stop()
+	said := &saying{then: stop} // what is not answered by then will not be
+	c := spawn(ctx, t, "slow", said)
+	_, err := c.Plan(round, testRequest, oneFile)
 	var leader, child int
-	if _, err := fmt.Fscan(read, &leader, &child); err != nil {
+	if _, err := fmt.Fscan(&said.Buffer, &leader, &child); err != nil {
 		t.Fatal(err)
 	}
-	round, stop := context.WithTimeout(ctx, 30*time.Millisecond)
-	defer stop()
-	_, err = c.Plan(round, testRequest, oneFile)
-	want := fmt.Sprintf("planner %s: gives no answer in time: %d %d", c.proc.cmd.Path, leader, child)
+	want := fmt.Sprintf("%s: gives no answer in time: %d %d", c.name, leader, child)
 	if f, ok := errors.AsType[*fault.Fault](err); !ok || f.Code != fault.TryLater || f.Error() != want {
 		t.Errorf("error %v\nwant %s", err, want)
 	}

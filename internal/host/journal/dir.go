@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // PrivateDir opens a folder of a state directory, and makes it, and the state directory
@@ -37,7 +39,7 @@ func PrivateDir(path string) (*os.File, error) {
 }
 
 func openDir(path string) (*os.File, error) {
-	return os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	return brief.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 }
 
 func makePrivate(dir string) error {
@@ -73,7 +75,7 @@ func checkOwner(info fs.FileInfo, err error) error {
 }
 
 func syncDir(path string) error {
-	f, err := os.Open(path)
+	f, err := brief.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}

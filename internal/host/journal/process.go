@@ -11,11 +11,13 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // BootID names this boot of the machine, "" when the kernel does not say.
 func BootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	b, err := brief.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""
 	}
@@ -41,7 +43,7 @@ func Alive(p Process) bool {
 // processStat reads two fields of /proc/<pid>/stat. The second field, the command in
 // parentheses, may hold any bytes, so the others are counted from its end.
 func processStat(pid int) (state byte, start uint64, err error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	b, err := brief.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return 0, 0, fmt.Errorf("read process %d: %w", pid, err)
 	}

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // Record is one record under its lock. One goroutine at a time may use it.
@@ -176,7 +178,7 @@ func (r *Record) replace(content []byte, sync bool) error {
 		return fmt.Errorf("%d bytes are more than %d", len(content), MaxRecord)
 	}
 	temp := r.path + ".tmp"
-	write, err := os.OpenFile(temp, os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	write, err := brief.OpenFile(temp, os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
@@ -213,7 +215,7 @@ func prepare(temp string, write *os.File, content []byte, sync bool) (*os.File, 
 			return nil, err
 		}
 	}
-	lock, err := os.OpenFile(temp, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+	lock, err := brief.OpenFile(temp, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +261,7 @@ func (r *Record) openWrite() error {
 	if r.write != nil {
 		return nil
 	}
-	w, err := os.OpenFile(r.path, os.O_WRONLY|os.O_APPEND|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	w, err := brief.OpenFile(r.path, os.O_WRONLY|os.O_APPEND|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 const (
@@ -133,18 +135,13 @@ func (s *Store) Peek(key Key) (*os.File, State, error) {
 // With a *CorruptError comes a record: the empty one that took the place of the bad one.
 // All other errors come without.
 func (s *Store) Acquire(ctx context.Context, key Key) (*Record, error) {
-	wait := time.NewTimer(0)
-	defer wait.Stop()
 	for pause := firstWait; ; pause = min(2*pause, lastWait) {
 		r, err := s.try(key, os.O_CREATE)
 		if !errors.Is(err, ErrBusy) {
 			return r, err
 		}
-		wait.Reset(pause)
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", err, context.Cause(ctx))
-		case <-wait.C:
+		if end := brief.Sleep(ctx, pause); end != nil {
+			return nil, fmt.Errorf("%w: %w", err, end)
 		}
 	}
 }
@@ -207,7 +204,7 @@ func (s *Store) openRecord(key Key, create int) (*os.File, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(s.Path(key), os.O_RDONLY|create|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	f, err := brief.OpenFile(s.Path(key), os.O_RDONLY|create|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open record: %w", err)
 	}

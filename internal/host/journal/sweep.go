@@ -13,6 +13,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // How long a key rests between two tries: it doubles from first to last.
@@ -40,14 +42,14 @@ func (w *Sweep) Mark(key Key) error {
 	if err := key.Validate(); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(w.path(key), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := brief.OpenFile(w.path(key), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
 		var dir *os.File
 		if dir, err = PrivateDir(filepath.Dir(w.path(key))); err != nil {
 			return fmt.Errorf("mark %s: %w", key, err)
 		}
 		_ = dir.Close()
-		f, err = os.OpenFile(w.path(key), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		f, err = brief.OpenFile(w.path(key), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return nil
@@ -168,7 +170,7 @@ func (s *Store) dropPlaceholder(key Key) error {
 // readBoot gives the beginning of the file, "" when it cannot be read. What is no file of
 // ours is not waited for, and not followed.
 func readBoot(path string) string {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := brief.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return ""
 	}
@@ -182,7 +184,7 @@ func readBoot(path string) string {
 // so that the boot is noted again, which does no harm; a temporary file would be left to
 // nobody. Two at once write the same.
 func (w *Sweep) writeBoot(path, boot string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	f, err := brief.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -114,6 +114,7 @@ type Phase struct {
 	Plugin int             `json:"plugin"`
 	Group  int             `json:"group,omitempty"` // process group of a started delegate
 	Start  uint64          `json:"start,omitempty"` // start time of its leader, as in Process
+	Waited int64           `json:"waited,omitempty"` // milliseconds that this call had waited for the right to act
 	Result json.RawMessage `json:"result,omitempty"`
 	Error  string          `json:"error,omitempty"`
 	Time   time.Time       `json:"time"`

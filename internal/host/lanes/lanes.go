@@ -27,6 +27,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weftnet/weft/internal/host/brief"
 	"github.com/weftnet/weft/internal/host/journal"
 )
 
@@ -122,7 +123,7 @@ func (l *Lanes) pass(ctx context.Context, gate string) (*os.File, error) {
 
 // try locks a file of the folder; nil when another has it.
 func (l *Lanes) try(name string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(l.dir, name), os.O_RDONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	f, err := brief.OpenFile(filepath.Join(l.dir, name), os.O_RDONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("take slot: %w", err)
 	}
@@ -141,12 +142,8 @@ func (l *Lanes) try(name string) (*os.File, error) {
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return fmt.Errorf("take slot: %w: %w", ErrBusy, context.Cause(ctx))
-	case <-t.C:
-		return nil
+	if err := brief.Sleep(ctx, d); err != nil {
+		return fmt.Errorf("take slot: %w: %w", ErrBusy, err)
 	}
+	return nil
 }
