@@ -23,6 +23,7 @@ import (
 type model struct {
 	*rig
 	rt     *rapid.T
+	stop   func()
 	n      int // sandboxes so far
 	causes int // what may cost a write each
 	lives  map[string][]*observe.Sandbox
@@ -38,8 +39,8 @@ func TestProperty(t *testing.T) {
 		var broke any // rapid ends a check by a panic, which must not end the bubble's goroutine
 		synctest.Test(t, func(t *testing.T) {
 			m := &model{rig: newRig(t), rt: rt, lives: map[string][]*observe.Sandbox{}, others: map[string][]string{}}
-			stop := m.run()
-			defer stop()
+			m.stop = m.run()
+			defer func() { m.stop() }()
 			defer func() { broke = recover() }()
 			for range rapid.IntRange(1, 60).Draw(rt, "steps") {
 				m.step()
@@ -56,7 +57,7 @@ func (m *model) step() {
 	name := rapid.SampledFrom([]string{"a", "b"}).Draw(m.rt, "pod")
 	lives := m.lives[name]
 	last := len(lives) - 1
-	switch rapid.IntRange(0, 15).Draw(m.rt, "action") {
+	switch rapid.IntRange(0, 16).Draw(m.rt, "action") {
 	case 0, 1: // the runtime begins a sandbox
 		m.n++
 		m.causes++ // when it is over
@@ -109,6 +110,11 @@ func (m *model) step() {
 		m.lag(rapid.Bool().Draw(m.rt, "lags"))
 	case 15:
 		m.pass(time.Duration(rapid.IntRange(0, 100_000).Draw(m.rt, "ms")) * time.Millisecond)
+	case 16: // the agent is replaced; what it remembered is lost, and its cache is new
+		m.stop()
+		m.lag(false)
+		m.anew()
+		m.stop = m.run()
 	}
 	if rapid.Bool().Draw(m.rt, "settles") {
 		synctest.Wait()

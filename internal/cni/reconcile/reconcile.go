@@ -213,8 +213,8 @@ func (r *Reconciler) work(ctx context.Context, uid string) verdict {
 		return verdict{recheck: unseen}
 	}
 	if err := r.write(ctx, uid, pod, annotation, status); err != nil {
-		if errors.Is(err, ErrGone) {
-			return verdict{} // the cache will say so
+		if errors.Is(err, ErrGone) || ctx.Err() != nil {
+			return verdict{} // the cache will say so; or the next agent will do it
 		}
 		return r.failed(s, err)
 	}

@@ -43,9 +43,14 @@ func bubble(t *testing.T, f func(*rig)) {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{cluster: newCluster(), records: newRecords(), t: t, log: &bytes.Buffer{}}
-	r.Reconciler = New(Options{StatusTimeout: 2 * time.Second, DeviceInfoDir: t.TempDir()}, r.records, r.cluster, slog.New(slog.NewTextHandler(r.log, nil)))
-	r.cluster.notify = r.Pod
+	r.anew()
 	return r
+}
+
+// anew gives it a reconciler that remembers nothing.
+func (r *rig) anew() {
+	r.Reconciler = New(Options{StatusTimeout: 2 * time.Second, DeviceInfoDir: r.t.TempDir()}, r.records, r.cluster, slog.New(slog.NewTextHandler(r.log, nil)))
+	r.cluster.notify = r.Pod
 }
 
 func (r *rig) run() (stop func()) {
