@@ -23,7 +23,8 @@ func unified() bool {
 	return unix.Statfs(cgroupRoot, &s) == nil && s.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// hierarchies are the directories below which a node wants its own: all of v1's, or v2's one.
+// hierarchies are the directories below which a node has its own: all of v1's, or v2's one. The
+// one of v2 that may be beside v1 has no controllers, but runc keeps track of processes there.
 func hierarchies() ([]string, error) {
 	if unified() {
 		return []string{cgroupRoot}, nil
@@ -34,8 +35,7 @@ func hierarchies() ([]string, error) {
 	}
 	var all []string
 	for _, e := range entries {
-		// A link is another name of a hierarchy; unified is beside v1 and has no controllers.
-		if e.IsDir() && e.Name() != "unified" {
+		if e.IsDir() { // a link is another name of a hierarchy
 			all = append(all, filepath.Join(cgroupRoot, e.Name()))
 		}
 	}

@@ -94,6 +94,7 @@ func StartControlPlane(ctx context.Context, o Options) (_ *ControlPlane, err err
 			err = errors.Join(err, cp.stop(true))
 		}
 	}()
+	start := time.Now()
 	steps := []func(context.Context) error{cp.makeBox, cp.makeKeys, cp.startStore, cp.startAPI}
 	if o.Controllers {
 		steps = append(steps, cp.startControllers)
@@ -103,6 +104,7 @@ func StartControlPlane(ctx context.Context, o Options) (_ *ControlPlane, err err
 			return nil, err
 		}
 	}
+	fmt.Fprintf(o.Progress, "lab: Kubernetes %s is ready after %.1f s\n", cp.Version, time.Since(start).Seconds())
 	return cp, nil
 }
 

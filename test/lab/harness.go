@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,11 +56,12 @@ func mainStatus(m *testing.M, nodes int) int {
 		return 1
 	}
 	shared.Store(cp)
-	context.AfterFunc(ctx, func() { // the test that runs will not end soon
+	finished := context.AfterFunc(ctx, func() { // the test that runs will not end soon
 		cp.StopKeepingLogs() //nolint:errcheck // what it leaves, the next lab takes
 		os.Exit(1)
 	})
 	status := m.Run()
+	finished()
 	end := cp.Stop
 	if status != 0 {
 		end = cp.StopKeepingLogs
@@ -79,9 +81,12 @@ func Up(ctx context.Context, o Options, nodes int) (*ControlPlane, error) {
 		return nil, err
 	}
 	for range nodes {
-		if _, err := cp.StartNode(ctx); err != nil {
+		start := time.Now()
+		n, err := cp.StartNode(ctx)
+		if err != nil {
 			return nil, errors.Join(err, cp.StopKeepingLogs())
 		}
+		fmt.Fprintf(cp.options.Progress, "lab: node %s is ready after %.1f s\n", n.Name, time.Since(start).Seconds())
 	}
 	return cp, nil
 }
