@@ -110,7 +110,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.goBack(task{"status reconciler", a.reconciler.Run})
 	g.goBack(task{"readiness", a.watch})
 	g.goBack(task{"publishing gate", a.gate})
-	g.goBack(a.debug)
+	g.goBack(task{a.debug.String(), a.inspect})
 	g.goFront(a.planner)
 	g.goFront(a.publisher)
 	err := g.wait(func(reason string) {
@@ -122,4 +122,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.log.Info("agent has ended")
 	return nil
+}
+
+// inspect serves the debug socket once the planner's is this agent's: of two agents on one
+// node, the second must not take the first one's.
+func (a *Agent) inspect(ctx context.Context) error {
+	select {
+	case <-a.planner.Ready():
+		return a.debug.Run(ctx)
+	case <-ctx.Done():
+		return nil
+	}
 }

@@ -76,12 +76,7 @@ func (o *output) String() string {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	// A unix socket's path is short, t.TempDir's may not be.
-	dir, err := os.MkdirTemp("", "weft")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := t.TempDir()
 	netns := kerneltest.Netns(t).Path()
 	loopback(t)
 	r := &rig{
@@ -202,7 +197,7 @@ func (r *rig) start() *process {
 	go func() { p.ended <- p.cmd.Wait() }()
 	r.agent = p
 	r.t.Cleanup(func() {
-		_ = p.cmd.Process.Kill()
+		r.kill()
 		if r.t.Failed() {
 			r.t.Logf("agent %d:\n%s", p.cmd.Process.Pid, p.log)
 		}
@@ -226,6 +221,7 @@ func (r *rig) stop() {
 	}
 	select {
 	case err := <-p.ended:
+		p.ended <- err
 		if err != nil {
 			r.t.Fatalf("the agent ended with %v", err)
 		}
@@ -234,7 +230,14 @@ func (r *rig) stop() {
 	}
 }
 
-// debug asks the agent's debug socket; false while nobody listens.
+// kill ends the agent as a crash does.
+func (r *rig) kill() {
+	_ = r.agent.cmd.Process.Kill()
+	err := <-r.agent.ended
+	r.agent.ended <- err
+}
+
+// debug is a client of the agent's debug socket.
 func (r *rig) debug() *debug.Client {
 	c := debug.NewClient(filepath.Join(r.dir, "run", "debug.sock"))
 	r.t.Cleanup(c.Close)
@@ -250,6 +253,15 @@ func (r *rig) node() debug.Node {
 		return debug.Node{}
 	}
 	return answer.State
+}
+
+func condition(n debug.Node, name string) bool {
+	for _, c := range n.Conditions {
+		if c.Name == name {
+			return c.OK
+		}
+	}
+	return false
 }
 
 // bound is how long anything that happens at once may take.
