@@ -11,6 +11,5 @@
 // <repository>/.cache/lab, but for its nodes' cgroups; those, and whatever else a killed lab
 // left, the next one removes.
 //
-// Implements: spec of the laboratory in docs and architecture 5; knows nothing of Weft but how
-// it is installed.
+// Implements: architecture 5 (what runs where). It knows nothing of Weft but how it is installed.
 package lab
