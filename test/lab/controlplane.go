@@ -104,7 +104,8 @@ func StartControlPlane(ctx context.Context, o Options) (_ *ControlPlane, err err
 			return nil, err
 		}
 	}
-	fmt.Fprintf(o.Progress, "lab: Kubernetes %s is ready after %.1f s\n", cp.Version, time.Since(start).Seconds())
+	fmt.Fprintf(o.Progress, "lab: Kubernetes %s is ready after %.1f s, logs are in %s\n",
+		cp.Version, time.Since(start).Seconds(), cp.space.log())
 	return cp, nil
 }
 

@@ -98,7 +98,7 @@ func processes(podUID string) (pids []int) {
 func (r *rig) inNetwork(pod *corev1.Pod, args ...string) string {
 	r.t.Helper()
 	args = append([]string{"--target", strconv.Itoa(r.pid(pod)), "--net"}, args...)
-	out, err := exec.CommandContext(r.t.Context(), "nsenter", args...).Output()
+	out, err := exec.CommandContext(r.ctx(), "nsenter", args...).Output()
 	if err != nil {
 		r.t.Fatalf("on the network of pod %s: nsenter %s: %v", pod.Name, strings.Join(args, " "), err)
 	}
@@ -114,7 +114,7 @@ func (r *rig) links(pod *corev1.Pod) map[string]link {
 // nodeLinks are those of the node itself.
 func (r *rig) nodeLinks() map[string]link {
 	r.t.Helper()
-	out, err := r.node.Exec(context.Background(), "ip", "-json", "-details", "address")
+	out, err := r.node.Exec(r.ctx(), "ip", "-json", "-details", "address")
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func (r *rig) defaultRoutes(pod *corev1.Pod, family string) (routes []route) {
 
 // agentPod is the node's agent, the newest where an old one is ending.
 func (r *rig) agentPod() (*corev1.Pod, error) {
-	list, err := r.kube.CoreV1().Pods(agentNamespace).List(context.Background(), metav1.ListOptions{
+	list, err := r.kube.CoreV1().Pods(agentNamespace).List(r.ctx(), metav1.ListOptions{
 		LabelSelector: agentSelector, FieldSelector: "spec.nodeName=" + r.node.Name,
 	})
 	if err != nil {
@@ -176,7 +176,7 @@ func (r *rig) agentReady() {
 		if pod.DeletionTimestamp != nil {
 			return errors.New("it is ending")
 		}
-		out, err := r.node.Exec(r.t.Context(), "busybox", "wget", "-q", "-O-", "http://127.0.0.1:9479/readyz")
+		out, err := r.node.Exec(r.ctx(), "busybox", "wget", "-q", "-O-", "http://127.0.0.1:9479/readyz")
 		if err != nil {
 			return fmt.Errorf("%w; pod %s is %s", err, pod.Name, pod.Status.Phase)
 		}
@@ -247,7 +247,7 @@ func (r *rig) startAgent() {
 func (r *rig) selectAgent(value string) {
 	r.t.Helper()
 	patch := `{"spec":{"template":{"spec":{"nodeSelector":{"e2e":` + value + `}}}}}`
-	_, err := r.kube.AppsV1().DaemonSets(agentNamespace).Patch(context.Background(), agentName, "application/strategic-merge-patch+json", []byte(patch), metav1.PatchOptions{})
+	_, err := r.kube.AppsV1().DaemonSets(agentNamespace).Patch(r.ctx(), agentName, "application/strategic-merge-patch+json", []byte(patch), metav1.PatchOptions{})
 	if err != nil {
 		r.t.Error(err)
 	}
@@ -257,11 +257,18 @@ func (r *rig) selectAgent(value string) {
 // that is ready.
 func (r *rig) replaceAgent() {
 	r.t.Helper()
+	r.deleteAgent()
+	r.agentReady()
+}
+
+// deleteAgent deletes the agent's pod and waits for the next one, which need not be ready.
+func (r *rig) deleteAgent() {
+	r.t.Helper()
 	old, err := r.agentPod()
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := r.kube.CoreV1().Pods(agentNamespace).Delete(r.t.Context(), old.Name, metav1.DeleteOptions{}); err != nil {
+	if err := r.kube.CoreV1().Pods(agentNamespace).Delete(r.ctx(), old.Name, metav1.DeleteOptions{}); err != nil {
 		r.t.Fatal(err)
 	}
 	r.wait("another agent", func() error {
@@ -270,13 +277,12 @@ func (r *rig) replaceAgent() {
 		}
 		return nil
 	})
-	r.agentReady()
 }
 
 // metrics are the agent's, as it serves them: name and labels as one string.
 func (r *rig) metrics() map[string]float64 {
 	r.t.Helper()
-	out, err := r.node.Exec(r.t.Context(), "busybox", "wget", "-q", "-O-", "http://127.0.0.1:9479/metrics")
+	out, err := r.node.Exec(r.ctx(), "busybox", "wget", "-q", "-O-", "http://127.0.0.1:9479/metrics")
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -319,7 +325,7 @@ func (r *rig) clean() {
 // host-local, network namespaces, links, running delegates. Pods on the node's network have
 // none of it.
 func (r *rig) leftovers(living ...*corev1.Pod) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) //nolint:usetesting // also at the test's end
+	ctx, cancel := context.WithTimeout(r.ctx(), time.Minute)
 	defer cancel()
 	const look = `cd /
 		for f in /var/lib/weft/attachments/* /var/lib/weft/quarantine/*; do [ -f "$f" ] && echo record $f $(head -n1 "$f"); done

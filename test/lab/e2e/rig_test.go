@@ -67,6 +67,8 @@ type rig struct {
 	nads  dynamic.NamespaceableResourceInterface
 	ns    string
 	start time.Time
+
+	configured bool // the agents' configuration is not the shipped one
 }
 
 // newRig makes the rig of a test. Tests with one cannot be parallel: they look for leftovers.
@@ -303,8 +305,19 @@ func (r *rig) lastEvent(pod string) string {
 	return text
 }
 
-// event waits for a warning on a pod whose message has all the given parts, and returns it.
-func (r *rig) event(pod string, parts ...string) (found corev1.Event) {
+// event waits for a warning of Weft's on a pod whose message has all the given parts.
+func (r *rig) event(pod string, parts ...string) corev1.Event {
+	r.t.Helper()
+	return r.anyEvent(func(e corev1.Event) bool { return e.Source.Component == "weft" }, pod, parts)
+}
+
+// eventAbout is event for those of the kubelet.
+func (r *rig) eventAbout(pod string, parts ...string) corev1.Event {
+	r.t.Helper()
+	return r.anyEvent(func(e corev1.Event) bool { return e.Source.Component == "kubelet" }, pod, parts)
+}
+
+func (r *rig) anyEvent(own func(corev1.Event) bool, pod string, parts []string) (found corev1.Event) {
 	r.t.Helper()
 	r.wait(fmt.Sprintf("an event of pod %s with %q", pod, parts), func() error {
 		events, err := r.events(pod)
@@ -313,11 +326,11 @@ func (r *rig) event(pod string, parts ...string) (found corev1.Event) {
 		}
 		seen := map[string]bool{}
 		for _, e := range events {
-			if e.Type == corev1.EventTypeWarning && containsAll(e.Message, parts) {
+			if e.Type == corev1.EventTypeWarning && own(e) && containsAll(e.Message, parts) {
 				found = e
 				return nil
 			}
-			seen[e.Reason+": "+e.Message] = true
+			seen[e.Source.Component+" "+e.Reason+": "+e.Message] = true
 		}
 		return fmt.Errorf("its events are %q", slices.Sorted(maps.Keys(seen)))
 	})
@@ -325,12 +338,7 @@ func (r *rig) event(pod string, parts ...string) (found corev1.Event) {
 }
 
 func containsAll(text string, parts []string) bool {
-	for _, p := range parts {
-		if !strings.Contains(text, p) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(text, p) })
 }
 
 // exec runs a command in a pod through the API server and the kubelet.
@@ -345,7 +353,7 @@ func (r *rig) keepLogs() {
 	if !r.t.Failed() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) //nolint:usetesting // the test's own may be over
+	ctx, cancel := context.WithTimeout(r.ctx(), time.Minute)
 	defer cancel()
 	var b strings.Builder
 	for _, args := range [][]string{
