@@ -17,7 +17,10 @@
 // can do without (GET pod, GET NAD, PATCH pods/status), by a raw client on a fresh
 // connection. The requests of each call are counted.
 //
-// All four are measured alternately in one run, so that the machine's noise hits all;
+// Subject of a plain pod: one with nothing extra, whose annotations the runtime hands over,
+// planned by weft-cni itself. Its floor: two delegate runs and the record.
+//
+// All six are measured alternately in one run, so that the machine's noise hits all;
 // a ratio is that of the medians.
 //
 // It owns the figures in docs/performance.md. It is no test: what it measures depends

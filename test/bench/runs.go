@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,6 +44,9 @@ spec:
 const podArgs = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=client;" +
 	"K8S_POD_UID=6c5b1f5e-5a34-4d3c-9e0e-0d1f2a3b4c5d"
 
+// podAnnotations is the capability under which a runtime hands over a pod's annotations.
+const podAnnotations = "io.kubernetes.cri.pod-annotations"
+
 // sample is one run of floor and subject, each phase timed.
 type sample struct {
 	floorFirst bool
@@ -50,15 +54,19 @@ type sample struct {
 	record     time.Duration // floor: one durable record
 	add, del   time.Duration // subject
 
-	exchanges      time.Duration // floor with an API server: the raw exchanges, besides the above
-	apiAdd, apiDel time.Duration // subject with an API server
-	addRequests    int           // of that subject's ADD
-	delRequests    int
+	exchanges          time.Duration // floor with an API server: the raw exchanges, besides the above
+	apiAdd, apiDel     time.Duration // subject with an API server
+	plainFloor         time.Duration // floor of a pod with nothing extra: two delegate runs and the record
+	plainAdd, plainDel time.Duration // a pod with nothing extra, planned by weft-cni itself
+
+	addRequests int // of that subject's ADD
+	delRequests int
 }
 
 func (s sample) floor() time.Duration      { return s.delegates + s.record }
 func (s sample) subject() time.Duration    { return s.add + s.del }
 func (s sample) apiFloor() time.Duration   { return s.floor() + s.exchanges }
+func (s sample) plain() time.Duration      { return s.plainAdd + s.plainDel }
 func (s sample) apiSubject() time.Duration { return s.apiAdd + s.apiDel }
 
 // bench holds what every run needs.
@@ -70,6 +78,7 @@ type bench struct {
 	conf      []byte // weft-cni's, with manifests
 	api       *api
 	apiConf   []byte // weft-cni's, with a kubeconfig
+	plainConf []byte // weft-cni's, with an agent and the pod's annotations from the runtime
 	networks  [2]network
 	record    []byte // of the size of a real record's first line
 	weft      string
@@ -110,6 +119,14 @@ func newBench(dir string, p *programs) (*bench, error) {
 	if b.conf, err = b.pluginConf("manifests", yaml); err != nil {
 		return nil, err
 	}
+	if b.plainConf, err = b.confWith(map[string]any{
+		// Nobody listens there: a call that asked the agent would fail.
+		"agentSocket":   filepath.Join(dir, "agent.sock"),
+		"capabilities":  map[string]bool{podAnnotations: true},
+		"runtimeConfig": map[string]any{podAnnotations: map[string]string{"example.org/team": "a"}},
+	}); err != nil {
+		return nil, err
+	}
 	if b.api, err = startAPI(filepath.Join(dir, "api")); err != nil {
 		return nil, err
 	}
@@ -124,14 +141,19 @@ func (b *bench) close() { b.api.stop() }
 
 // pluginConf is weft-cni's configuration, with the source of pods and networks.
 func (b *bench) pluginConf(key, source string) ([]byte, error) {
-	return json.Marshal(map[string]any{
+	return b.confWith(map[string]any{key: source})
+}
+
+func (b *bench) confWith(keys map[string]any) ([]byte, error) {
+	conf := map[string]any{
 		"cniVersion": "1.1.0",
 		"name":       "weft",
 		"type":       "weft-cni",
-		key:          source,
 		"stateDir":   b.state,
 		"delegates":  []json.RawMessage{b.networks[0].conf},
-	})
+	}
+	maps.Copy(conf, keys)
+	return json.Marshal(conf)
 }
 
 // containerID is the sandbox of this run; next moves on.
@@ -176,7 +198,7 @@ func (b *bench) call(ctx context.Context, program, verb, ifName string, conf []b
 // is the reverse, so that each floor stands before its subject as often as after it.
 func (b *bench) sample(ctx context.Context, i int) (sample, error) {
 	s := sample{floorFirst: i%2 == 0}
-	parts := []func(context.Context, *sample) error{b.floor, b.subject, b.exchange, b.apiSubject}
+	parts := []func(context.Context, *sample) error{b.floor, b.subject, b.exchange, b.apiSubject, b.floorPlain, b.plain}
 	if !s.floorFirst {
 		slices.Reverse(parts)
 	}
@@ -212,6 +234,31 @@ func (b *bench) apiSubject(ctx context.Context, s *sample) (err error) {
 		return errors.New("run weft-cni ADD: the API server holds no network-status")
 	}
 	return nil
+}
+
+// floorPlain is floor for one network. The record is as large as that of two.
+func (b *bench) floorPlain(ctx context.Context, s *sample) error {
+	start := time.Now()
+	if err := b.writeRecord(); err != nil {
+		return err
+	}
+	s.plainFloor = time.Since(start)
+	for _, verb := range []string{"ADD", "DEL"} {
+		took, err := b.call(ctx, b.delegate, verb, b.networks[0].ifName, b.networks[0].conf)
+		if err != nil {
+			return err
+		}
+		s.plainFloor += took
+	}
+	return os.Remove(filepath.Join(b.floorDir, b.containerID()))
+}
+
+func (b *bench) plain(ctx context.Context, s *sample) (err error) {
+	if s.plainAdd, err = b.call(ctx, b.weft, "ADD", "eth0", b.plainConf); err != nil {
+		return err
+	}
+	s.plainDel, err = b.call(ctx, b.weft, "DEL", "eth0", b.plainConf)
+	return err
 }
 
 func (b *bench) exchange(ctx context.Context, s *sample) (err error) {
