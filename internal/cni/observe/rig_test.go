@@ -134,6 +134,8 @@ type writer struct {
 	t   *testing.T
 	rec *journal.Record
 	at  time.Time
+	// begun is called after an intent, nil = not.
+	begun func()
 }
 
 func (r *rig) acquire(s *journal.Store, id string) *writer {
@@ -150,6 +152,9 @@ func (r *rig) acquire(s *journal.Store, id string) *writer {
 func (w *writer) begin(pod string, conf []byte, types ...[]string) *writer {
 	w.t.Helper()
 	w.intent(journal.BootID(), pod, conf, types...)
+	if w.begun != nil {
+		w.begun()
+	}
 	return w
 }
 

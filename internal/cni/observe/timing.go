@@ -32,6 +32,8 @@ type Timing struct {
 	// Failed: it did not succeed. Of a chain that did not get through DEL it is told of the
 	// plugin that ran last, since records do not say which one it was.
 	Failed bool
+	// Waited is what a whole call had waited for its lane, to the millisecond.
+	Waited time.Duration
 }
 
 // stopwatch follows the phases of one record. What runs is one plugin at a time.
@@ -45,6 +47,7 @@ type stopwatch struct {
 	started bool // the plugin is known to have been started
 	since   time.Time
 	last    time.Time // of the last line
+	waited  time.Duration
 }
 
 func newStopwatch(begun time.Time) *stopwatch {
@@ -57,6 +60,7 @@ func (w *stopwatch) lap(s *Sandbox, p journal.Phase) []Timing {
 	if p.Item == journal.WholeCall {
 		return w.lapCall(s, p)
 	}
+	w.waited += waited(p)
 	var out []Timing
 	switch p.Phase {
 	case journal.Attempting:
@@ -85,19 +89,19 @@ func (w *stopwatch) lapCall(s *Sandbox, p journal.Phase) []Timing {
 	switch {
 	case p.Phase == journal.Done && w.adding:
 		w.adding, w.verb = false, ""
-		return []Timing{{Verb: VerbAdd, Duration: p.Time.Sub(w.begun)}}
+		return []Timing{w.call(VerbAdd, p.Time, false)}
 	case p.Phase != journal.Undoing:
 		return nil
 	}
 	var out []Timing
 	switch {
 	case w.adding:
-		out = append(w.stop(s, p.Time, true), Timing{Verb: VerbAdd, Duration: p.Time.Sub(w.begun), Failed: true})
+		out = append(w.stop(s, p.Time, true), w.call(VerbAdd, p.Time, true))
 	case w.deleted:
 		// A call ended without a line about it: what it wrote last is the best that is known.
-		out = []Timing{{Verb: VerbDel, Duration: w.last.Sub(w.begun), Failed: true}}
+		out = []Timing{w.call(VerbDel, w.last, true)}
 	}
-	w.adding, w.verb = false, ""
+	w.adding, w.verb, w.waited = false, "", waited(p)
 	w.deleted, w.begun = bytes.Equal(p.Result, record.UndoPhase(true).Result), p.Time
 	return out
 }
@@ -108,8 +112,15 @@ func (w *stopwatch) gone() []Timing {
 		return nil
 	}
 	w.deleted = false
-	return []Timing{{Verb: VerbDel, Duration: w.last.Sub(w.begun)}}
+	return []Timing{w.call(VerbDel, w.last, false)}
 }
+
+// call is the time of a whole call that ended then.
+func (w *stopwatch) call(verb string, at time.Time, failed bool) Timing {
+	return Timing{Verb: verb, Duration: at.Sub(w.begun), Failed: failed, Waited: w.waited}
+}
+
+func waited(p journal.Phase) time.Duration { return time.Duration(p.Waited) * time.Millisecond }
 
 // run begins the time of a plugin that is about to run, or runs.
 func (w *stopwatch) run(verb string, p journal.Phase, plugin int) {

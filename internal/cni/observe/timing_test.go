@@ -52,6 +52,7 @@ func TestTimings(t *testing.T) {
 		{Verb: "DEL", Plugin: "pa", Duration: ms(6)},
 		{Verb: "DEL", Duration: ms(16)},
 	}
+	waits := func(p journal.Phase, ms int64) journal.Phase { p.Waited = ms; return p }
 	join := func(all ...[]Timing) (out []Timing) {
 		for _, part := range all {
 			out = append(out, part...)
@@ -90,15 +91,31 @@ func TestTimings(t *testing.T) {
 		"a DEL that nobody finished, swept": {func(w *writer) {
 			add(w).after(ms(1), record.UndoPhase(true), undoing(0), started(0, 0)).forget()
 		}, added},
+		"calls that waited for a lane": {func(w *writer) {
+			w.begin("p", nil, []string{"pa"}).after(ms(1), waits(attempting(0), 40), started(0, 0), done(0), done(journal.WholeCall)).
+				after(ms(100), waits(record.UndoPhase(true), 7)).after(ms(1), undoing(0)).after(ms(100), waits(record.UndoPhase(true), 9)).
+				after(ms(1), undoing(0), started(0, 0), undone(0)).forget()
+		}, []Timing{
+			{Verb: "ADD", Plugin: "pa", Duration: ms(2)},
+			{Verb: "ADD", Duration: ms(4), Waited: ms(40)},
+			{Verb: "DEL", Duration: ms(1), Waited: ms(7), Failed: true},
+			{Verb: "DEL", Plugin: "pa", Duration: ms(2)},
+			{Verb: "DEL", Duration: ms(3), Waited: ms(9)},
+		}},
 		"phases of nothing": {func(w *writer) {
 			w.begin("p", nil, []string{"pa"}).after(ms(1), started(0, 0), done(7), undone(-3), started(9, 9), attempting(5), started(5, 0), done(5)).forget()
 		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := observe(t)
-			w := r.acquire(r.store(), "a").begin("first", nil, []string{"pa"})
-			// From now on its file is open. All of the rest is written within one coalescing.
-			r.awaitCounts(Counts{Records: 1, HalfDone: 1})
+			w := r.acquire(r.store(), "a")
+			// A file that is seen is open from then on. All that follows is written at once.
+			w.begun = func() {
+				r.await("the intent is seen", func() bool {
+					s, ok := r.Sandbox("a-eth0")
+					return ok && s.Begun.Equal(w.at)
+				})
+			}
 			c.live(w)
 			r.await("the record is gone", func() bool { return r.Counts() == Counts{} })
 			if d := cmp.Diff(c.want, r.timed()); d != "" {
