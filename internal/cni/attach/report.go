@@ -5,6 +5,7 @@ package attach
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,8 +20,9 @@ import (
 const complaintTimeout = 2 * time.Second
 
 // report gives the results of the ADD to a planner that wants them. Its error fails the
-// ADD: without an agent nobody would repair a status that was not written. (An agent
-// answers success, and repairs it.)
+// ADD: without an agent nobody would repair a status that was not written. An agent
+// answers success, and repairs it; one that ended meanwhile does so from the record when
+// it is back, so that replacing it undoes no pod.
 func (t *task) report(ctx context.Context, p *plan.Plan, made []*results.Result) error {
 	req := t.reportOf(p)
 	for i, a := range p.Attachments {
@@ -37,7 +39,12 @@ func (t *task) report(ctx context.Context, p *plan.Plan, made []*results.Result)
 	if !t.reports() {
 		return nil
 	}
-	return t.client.Report(ctx, req)
+	err := t.client.Report(ctx, req)
+	if errors.Is(err, wire.ErrGone) {
+		t.log.warn("report: " + err.Error() + "; the next agent writes the status")
+		return nil
+	}
+	return err
 }
 
 // complain tells a planner that the ADD failed and was undone, for an event on the pod.

@@ -20,6 +20,10 @@ import (
 // most: the cluster network's file, then what that file names, then the plan.
 const maxRounds = 8
 
+// ErrGone: a planner that listens on a socket hung up before it answered. It is an agent,
+// which is started anew and sees the records; a spawned planner that ends is none.
+var ErrGone = errors.New("planner is gone")
+
 // Client talks to one planner. It is for one goroutine at a time.
 type Client struct {
 	conn *stream
@@ -75,7 +79,7 @@ func (c *Client) WantsReport() bool { return c.wantsReport }
 
 // Report tells the planner how the ADD went, over the connection that gave the plan, and
 // waits until that stands where users look. Errors are as those of Plan: 11 when time may
-// mend it, 7 when somebody has to.
+// mend it, 7 when somebody has to. It wraps ErrGone when an agent ended meanwhile.
 func (c *Client) Report(ctx context.Context, req ReportRequest) error {
 	stop, err := c.until(ctx)
 	if err != nil {
@@ -186,9 +190,9 @@ func (c *Client) broken(ctx context.Context, err error) error {
 	case c.proc != nil:
 		return c.faultf(fault.TryLater, err, "ends without an answer (%s)%s", c.proc.end(), c.proc.tail())
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		return c.faultf(fault.TryLater, err, "hangs up without an answer")
+		return c.faultf(fault.TryLater, fmt.Errorf("%w: %w", ErrGone, err), "hangs up without an answer")
 	}
-	return c.faultf(fault.TryLater, err, "gives no answer: %v", err)
+	return c.faultf(fault.TryLater, fmt.Errorf("%w: %w", ErrGone, err), "gives no answer: %v", err)
 }
 
 // faultf makes a fault about this planner; err is its cause.
