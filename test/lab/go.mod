@@ -5,6 +5,7 @@ module github.com/weftnet/weft/test/lab
 go 1.26.8
 
 require (
+	github.com/containernetworking/cni v1.3.1
 	github.com/google/go-cmp v0.7.0
 	golang.org/x/sys v0.47.0
 	k8s.io/api v0.37.2
@@ -39,6 +40,8 @@ require (
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
+	go.opentelemetry.io/otel v1.29.0 // indirect
+	go.opentelemetry.io/otel/trace v1.29.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
 	go.yaml.in/yaml/v3 v3.0.4 // indirect
 	golang.org/x/net v0.57.0 // indirect

@@ -26,6 +26,13 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
+	if call := os.Getenv(runtimeVariable); call != "" {
+		if err := callRuntime(call); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	lab.Main(m, 1)
 }
 
