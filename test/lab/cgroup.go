@@ -83,7 +83,7 @@ func delegate(parent, dir string) error {
 		return err
 	}
 	for _, d := range []string{parent, dir} {
-		for _, c := range strings.Fields(string(controllers)) {
+		for c := range strings.FieldsSeq(string(controllers)) {
 			// One by one: a controller that cannot be had must not cost the others.
 			os.WriteFile(filepath.Join(d, "cgroup.subtree_control"), []byte("+"+c), 0o644) //nolint:errcheck // kubelet names those it misses
 		}

@@ -45,7 +45,7 @@ func Busybox() (Image, error) {
 		return Image{}, fmt.Errorf("%s is not static: install busybox-static", program)
 	}
 	links := map[string]string{}
-	for _, name := range strings.Fields("sh sleep ip ping ping6 cat ls echo nc env arping grep sed awk head tail wc true false test kill ps id hostname date mkdir rm touch nslookup wget httpd timeout seq ifconfig route netstat tr sort") {
+	for name := range strings.FieldsSeq("sh sleep ip ping ping6 cat ls echo nc env arping grep sed awk head tail wc true false test kill ps id hostname date mkdir rm touch nslookup wget httpd timeout seq ifconfig route netstat tr sort") {
 		links["bin/"+name] = "busybox"
 	}
 	return Image{
