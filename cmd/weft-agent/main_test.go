@@ -43,7 +43,8 @@ func TestRun(t *testing.T) {
 		"flags first":     {[]string{"check-config", "--config", good, "--node-name", "B"}, named, 2, "", "…flag --node-name: nodeName: \"B\" is no name"},
 		"the alias":       {[]string{"check-config", "--config", good, "--enable-cilium-network-driver"}, named, 2, "", "…flag --enable-network-driver: networkDriver.enabled: "},
 		"a bad file": {
-			[]string{"run", "--config", bad}, named, 2, "",
+			[]string{"run", "--config", bad},
+			named, 2, "",
 			"weft-agent: " + bad + ":2: x: is no key of the agent\nweft-agent: " + bad + ":3: cni.binDir: \"bin\" is not absolute\n",
 		},
 		"no file":            {[]string{"--config", dir + "/none"}, named, 2, "", "weft-agent: " + dir + "/none: cannot be read: no such file or directory\n"},

@@ -89,7 +89,12 @@ const (
 
 // connect has the parts tell each other what changes.
 func (a *Agent) connect() {
-	a.observer.Timings(func(t observe.Timing) { a.metrics.Call(t.Verb, t.Plugin, t.Duration, t.Failed) })
+	a.observer.Timings(func(t observe.Timing) {
+		a.metrics.Call(t.Verb, t.Plugin, t.Duration, t.Failed)
+		if t.Plugin == "" {
+			a.metrics.LaneWait(t.Waited)
+		}
+	})
 	a.publisher.Notify(a.published)
 	a.cluster.NotifyPods(func(r informers.Ref) { a.reconciler.Pod(planner.PodRef(r)) })
 }

@@ -160,7 +160,7 @@ func TestServes(t *testing.T) {
 		_, text := r.get("/metrics")
 		return strings.Contains(text, `weft_cni_duration_seconds_count{plugin="",verb="ADD"} 1`) &&
 			strings.Contains(text, `weft_cni_duration_seconds_count{plugin="pb",verb="ADD"} 1`) &&
-			strings.Contains(text, `weft_records{state="finished"} 1`)
+			strings.Contains(text, "weft_lane_wait_seconds_count 1") && strings.Contains(text, `weft_records{state="finished"} 1`)
 	})
 	seen = append(seen, r.shown()...)
 	r.stop()

@@ -173,7 +173,10 @@ func TestConfRestored(t *testing.T) {
 	primary := filepath.Join(r.confDir(), "10-primary.conflist")
 	good := r.read(primary)
 	r.write(primary, "{")
-	r.await("the fault is told", func() bool { code, text := r.get("/readyz"); return code == 503 && strings.Contains(text, "primary_conf: ") })
+	r.await("the fault is told", func() bool {
+		code, text := r.get("/readyz")
+		return code == 503 && strings.Contains(text, "primary_conf: ")
+	})
 	if r.read(r.published()) != before {
 		t.Error("the last good primary is not kept")
 	}

@@ -26,7 +26,7 @@ type task struct {
 // Run implements component.
 func (t task) Run(ctx context.Context) error { return t.run(ctx) }
 
-func (t task) String() string                { return t.name }
+func (t task) String() string { return t.name }
 
 // errEnded is why the agent ends when a component does so without being told.
 var errEnded = errors.New("ended by itself")

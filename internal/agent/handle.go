@@ -31,7 +31,9 @@ func (a *Agent) handle(ctx context.Context, req wire.Request) wire.Response {
 		code = res.Error.Code
 		a.log.Info("request is answered with an error", "verb", req.Verb, "request", req.RequestID, "code", code, "error", res.Error.Msg)
 	}
-	a.metrics.Planned(req.Verb, code, time.Since(begun))
+	took := time.Since(begun)
+	a.metrics.Planned(req.Verb, code, took)
+	a.log.Debug("request is answered", "verb", req.Verb, "request", req.RequestID, "code", code, "duration", took)
 	return res
 }
 

@@ -62,7 +62,7 @@ func newIn(registry *prometheus.Registry, version string, src Sources) *Metrics 
 			Name: "weft_cni_failures_total", Help: "Calls of weft-cni and of plugins that failed.",
 		}, []string{"verb", "plugin"}),
 		laneWait: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "weft_lane_wait_seconds", Buckets: calls, Help: "How long a plugin's call waited for its lane (delegateLimit).",
+			Name: "weft_lane_wait_seconds", Buckets: calls, Help: "How long calls of weft-cni waited for lanes (delegateLimit), all plugins of a call together.",
 		}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weft_planner_requests_total", Help: "Requests of weft-cni to the planner, by the CNI code of the answer (0 = fine).",
@@ -89,7 +89,7 @@ func (m *Metrics) Call(verb, plugin string, d time.Duration, failed bool) {
 	}
 }
 
-// LaneWait notes how long a plugin's call waited for its lane.
+// LaneWait notes how long a call of weft-cni waited for lanes.
 func (m *Metrics) LaneWait(d time.Duration) { m.laneWait.Observe(d.Seconds()) }
 
 // Planned notes one request to the planner and the CNI code of its answer, 0 for fine.

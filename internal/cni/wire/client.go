@@ -20,7 +20,7 @@ import (
 // most: the cluster network's file, then what that file names, then the plan.
 const maxRounds = 8
 
-// ErrGone: a planner that listens on a socket hung up before it answered. It is an agent,
+// ErrGone says that a planner on a socket hung up before it answered. It is an agent,
 // which is started anew and sees the records; a spawned planner that ends is none.
 var ErrGone = errors.New("planner is gone")
 
