@@ -245,6 +245,14 @@ func TestDoctorLooksAtFiles(t *testing.T) {
 			edit:  func(h *host) { h.chmod("var/lib/weft/attachments", 0o755) },
 			wants: []string{"fault state: /var/lib/weft/attachments is open to others (mode 0755)"},
 		},
+		"a state directory that the kubelet made": {
+			edit:  func(h *host) { h.chmod("var/lib/weft", 0o755) },
+			wants: []string{"ok state: /var/lib/weft is root's alone to change"},
+		},
+		"a state directory that anybody may change": {
+			edit:  func(h *host) { h.chmod("var/lib/weft", 0o757) },
+			wants: []string{"fault state: /var/lib/weft is open to others (mode 0757)"},
+		},
 		"a state directory that leads elsewhere": {
 			edit: func(h *host) {
 				h.remove("var/lib/weft/attachments")

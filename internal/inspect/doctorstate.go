@@ -37,8 +37,11 @@ func (d *doctor) checkState() {
 	}
 	good := true
 	for _, sub := range []string{"", "attachments", "lanes", "quarantine", "sweep"} {
-		path := filepath.Join(d.StateDir, sub)
-		if text := private(filepath.Join(at, sub)); text != "" {
+		path, forbidden := filepath.Join(d.StateDir, sub), fs.FileMode(0o077)
+		if sub == "" { // where the kubelet makes it, for the agent's pod, others may look into it
+			forbidden = 0o022
+		}
+		if text := private(filepath.Join(at, sub), forbidden); text != "" {
 			good = false
 			d.add(ResultFault, check, path+" "+text, "make it a directory of root's with mode 0700 and see who changed it: who can write there can make Weft run anything")
 		}
@@ -59,13 +62,13 @@ func (d *doctor) checkState() {
 	case st.Files > 0 && st.Ffree < littleNodes:
 		d.add(ResultWarn, check, fmt.Sprintf("the file system of %s has %d inodes left", d.StateDir, st.Ffree), do)
 	case good:
-		d.ok(check, "%s is root's alone, and %s", d.StateDir, strings.TrimPrefix(space, d.StateDir+" "))
+		d.ok(check, "%s is root's alone to change, and %s", d.StateDir, strings.TrimPrefix(space, d.StateDir+" "))
 	}
 }
 
-// private says what is wrong with a directory that only its owner, root or this user, may
-// look into; "" also when it is not there.
-func private(path string) string {
+// private says what is wrong with a directory that is its owner's, root's or this user's, and
+// gives nobody the forbidden bits of its mode; "" also when it is not there.
+func private(path string, forbidden fs.FileMode) string {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -74,7 +77,7 @@ func private(path string) string {
 		return "cannot be looked at: " + cause(err).Error()
 	case !info.IsDir():
 		return "is no directory"
-	case info.Mode().Perm()&0o077 != 0:
+	case info.Mode().Perm()&forbidden != 0:
 		return fmt.Sprintf("is open to others (mode %#o)", info.Mode().Perm())
 	}
 	var st unix.Stat_t
