@@ -5,6 +5,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,7 +20,7 @@ func TestSample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := newBench(t.TempDir(), built)
+	b, err := newBench(t.Context(), t.TempDir(), built)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,6 +36,7 @@ func TestSample(t *testing.T) {
 		for name, took := range map[string]int64{
 			"delegates": int64(s.delegates), "record": int64(s.record), "ADD": int64(s.add), "DEL": int64(s.del),
 			"exchanges": int64(s.exchanges), "ADD with API": int64(s.apiAdd), "DEL with API": int64(s.apiDel),
+			"ADD with agent": int64(s.agentAdd), "DEL with agent": int64(s.agentDel),
 		} {
 			if took <= 0 {
 				t.Errorf("sample %d: %s took %d ns", i, name, took)
@@ -43,6 +46,8 @@ func TestSample(t *testing.T) {
 			t.Errorf("sample %d: %d requests on ADD, %d on DEL, floor first %t", i, s.addRequests, s.delRequests, s.floorFirst)
 		}
 	}
+
+	wantAgentRequests(t, b)
 
 	requests := func() (all []string) {
 		for _, r := range b.api.server.Requests() {
@@ -68,6 +73,61 @@ func TestSample(t *testing.T) {
 	// The patch is for a pod as it was: without a reset it must be refused, and told.
 	if _, err := b.api.exchange(t.Context()); err == nil || !strings.Contains(err.Error(), "PATCH "+podPath+"/status HTTP/1.1: answer 422") {
 		t.Errorf("a second patch: %v", err)
+	}
+}
+
+// wantAgentRequests: with the agent, an ADD of the pod is one patch and nothing else, a
+// DEL nothing at all.
+func wantAgentRequests(t *testing.T, b *bench) {
+	t.Helper()
+	b.next()
+	var s sample
+	if err := b.agentSubject(t.Context(), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.agentAddWrites != 1 || s.agentAddRequests != 1 || s.agentDelRequests != 0 {
+		t.Errorf("with the agent: %d writes of the pod on ADD, %d requests, %d on DEL", s.agentAddWrites, s.agentAddRequests, s.agentDelRequests)
+		for _, r := range b.agent.api.server.Requests() {
+			t.Log(r.Verb, r.Resource, r.Namespace, r.Name, r.Subresource, r.Code)
+		}
+	}
+}
+
+// TestAgentMemory holds what the report promises of it.
+func TestAgentMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("adds two hundred pods")
+	}
+	t.Chdir("../..")
+	built, err := build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := newBench(t.Context(), t.TempDir(), built)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	r := &report{}
+	if r.memories, err = b.memories(t.Context(), t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range r.memoryTargets() {
+		t.Logf("%s: %s", target.what, target.found)
+		if !target.reached {
+			t.Errorf("%s: %s, the limit is %s", target.what, target.found, target.limit)
+		}
+	}
+}
+
+func TestAgentThatEnds(t *testing.T) {
+	dir := t.TempDir()
+	// A weft-agent that does not know its flags.
+	if err := os.Symlink("/bin/false", filepath.Join(dir, "weft-agent")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := startAgent(t.Context(), filepath.Join(dir, "node"), dir, manifests); err == nil || !strings.Contains(err.Error(), "it is ready: it ended with 1") {
+		t.Errorf("got %v", err)
 	}
 }
 

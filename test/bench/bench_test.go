@@ -84,12 +84,13 @@ func TestQuantile(t *testing.T) {
 func good() *report {
 	return &report{
 		binaries: []binary{{"weft-cni", maxPluginBytes}, {"weft-planner", 1 << 30}},
+		memories: []agentMemory{{100, 100, 25<<20 - 1, 10<<20 - 1}, {250, 1000, 45<<20 - 1, 10<<20 - 1}},
 		peaks:    []peak{{"ADD", maxPeakBytes}, {"DEL", 1 << 30}},
 		micro:    []micro{{room: plan100Room, name: plan100Name, nanos: 1e6}},
 		samples: []sample{
-			{delegates: 8, record: 2, add: 15, del: 6, exchanges: 10, apiAdd: 50, apiDel: 6, plainFloor: 4, plainAdd: 5, plainDel: 2, addRequests: 3},
-			{delegates: 1, record: 1, add: 50, del: 50, floorFirst: true, exchanges: 1, apiAdd: 90, apiDel: 90, plainFloor: 1, plainAdd: 90, addRequests: 3},
-			{delegates: 8, record: 2, add: 10, del: 1, exchanges: 10, apiAdd: 30, apiDel: 1, plainFloor: 4, plainAdd: 3, addRequests: 2},
+			{delegates: 8, record: 2, add: 15, del: 6, exchanges: 10, apiAdd: 50, apiDel: 6, plainFloor: 4, plainAdd: 5, plainDel: 2, addRequests: 3, agentAdd: 10, agentDel: 6, agentAddWrites: 1},
+			{delegates: 1, record: 1, add: 50, del: 50, floorFirst: true, exchanges: 1, apiAdd: 90, apiDel: 90, plainFloor: 1, plainAdd: 90, addRequests: 3, agentAdd: 90, agentAddWrites: 1},
+			{delegates: 8, record: 2, add: 10, del: 1, exchanges: 10, apiAdd: 30, apiDel: 1, plainFloor: 4, plainAdd: 3, addRequests: 2, agentAdd: 3, agentAddWrites: 1},
 		},
 	}
 }
@@ -99,17 +100,22 @@ func TestTargets(t *testing.T) {
 		t.Errorf("a report within every limit misses one: %+v", r.targets())
 	}
 	spoils := map[string]func(*report){
-		"ratio":      func(r *report) { r.samples[0].del++ },
-		"API ratio":  func(r *report) { r.samples[0].apiDel++ },
-		"plain":      func(r *report) { r.samples[0].plainDel++ },
-		"ADD asks":   func(r *report) { r.samples[2].addRequests = 4 },
-		"DEL asks":   func(r *report) { r.samples[1].delRequests = 1 },
-		"no request": func(r *report) { r.samples = slices.Clone(r.samples[:1]); r.samples[0].addRequests = 0 },
-		"size":       func(r *report) { r.binaries[0].size++ },
-		"memory":     func(r *report) { r.peaks[0].bytes++ },
-		"plan":       func(r *report) { r.micro[0].nanos++ },
-		"other room": func(r *report) { r.micro[0].room = "internal/cni/netconf" },
-		"no plan":    func(r *report) { r.micro = nil },
+		"ratio":        func(r *report) { r.samples[0].del++ },
+		"API ratio":    func(r *report) { r.samples[0].apiDel++ },
+		"plain":        func(r *report) { r.samples[0].plainDel++ },
+		"ADD asks":     func(r *report) { r.samples[2].addRequests = 4 },
+		"agent":        func(r *report) { r.samples[0].agentDel++ },
+		"agent writes": func(r *report) { r.samples[2].agentAddWrites = 2 },
+		"agent's DEL":  func(r *report) { r.samples[1].agentDelRequests = 1 },
+		"agent memory": func(r *report) { r.memories[1].settled++ },
+		"agent burst":  func(r *report) { r.memories[0].burst++ },
+		"DEL asks":     func(r *report) { r.samples[1].delRequests = 1 },
+		"no request":   func(r *report) { r.samples = slices.Clone(r.samples[:1]); r.samples[0].addRequests = 0 },
+		"size":         func(r *report) { r.binaries[0].size++ },
+		"memory":       func(r *report) { r.peaks[0].bytes++ },
+		"plan":         func(r *report) { r.micro[0].nanos++ },
+		"other room":   func(r *report) { r.micro[0].room = "internal/cni/netconf" },
+		"no plan":      func(r *report) { r.micro = nil },
 	}
 	for name, spoil := range spoils {
 		r := good()
@@ -126,7 +132,7 @@ func TestTargets(t *testing.T) {
 	}
 	r := good()
 	r.samples = nil
-	for i, target := range r.targets()[:5] {
+	for i, target := range r.targets()[:8] {
 		if target.reached {
 			t.Errorf("without a sample promise %d is reached: %+v", i, target)
 		}
@@ -135,7 +141,7 @@ func TestTargets(t *testing.T) {
 
 func TestCSV(t *testing.T) {
 	r := &report{samples: []sample{
-		{floorFirst: true, delegates: 4 * time.Millisecond, record: 1500 * time.Nanosecond, add: time.Second, plainFloor: time.Millisecond, plainAdd: 2 * time.Millisecond, plainDel: 3 * time.Millisecond},
+		{floorFirst: true, delegates: 4 * time.Millisecond, record: 1500 * time.Nanosecond, add: time.Second, plainFloor: time.Millisecond, plainAdd: 2 * time.Millisecond, plainDel: 3 * time.Millisecond, agentAdd: 4 * time.Millisecond, agentDel: 5 * time.Millisecond, agentAddWrites: 1, agentAddRequests: 2, agentDelRequests: 3},
 		{
 			delegates: 1, record: 2, add: 3, del: 4 * time.Microsecond, exchanges: 5 * time.Millisecond,
 			apiAdd: 6 * time.Microsecond, apiDel: 7 * time.Millisecond, addRequests: 3, delRequests: 8,
@@ -146,9 +152,10 @@ func TestCSV(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = "run,first,floor_delegates_us,floor_record_us,weft_add_us,weft_del_us," +
-		"floor_exchanges_us,weft_api_add_us,weft_api_del_us,plain_floor_us,plain_add_us,plain_del_us,api_add_requests,api_del_requests\n" +
-		"1,floor,4000,1,1000000,0,0,0,0,1000,2000,3000,0,0\n" +
-		"2,subject,0,0,0,4,5000,6,7000,0,0,0,3,8\n"
+		"floor_exchanges_us,weft_api_add_us,weft_api_del_us,weft_agent_add_us,weft_agent_del_us,plain_floor_us,plain_add_us,plain_del_us," +
+		"api_add_requests,api_del_requests,agent_add_writes,agent_add_requests,agent_del_requests\n" +
+		"1,floor,4000,1,1000000,0,0,0,0,4000,5000,1000,2000,3000,0,0,1,2,3\n" +
+		"2,subject,0,0,0,4,5000,6,7000,0,0,0,0,0,3,8,0,0,0\n"
 	if string(got) != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}

@@ -26,7 +26,7 @@ type programs struct {
 // build makes the programs as "make build" does: static, trimmed, stripped.
 func build(ctx context.Context, dir string) (*programs, error) {
 	p := &programs{dir: dir}
-	for _, source := range []string{"./cmd/weft-cni", "./cmd/weft-planner", "./cmd/weft-planner-kube", "./test/bench/noop"} {
+	for _, source := range []string{"./cmd/weft-cni", "./cmd/weft-planner", "./cmd/weft-planner-kube", "./cmd/weft-agent", "./test/bench/noop"} {
 		name := filepath.Base(source)
 		target := filepath.Join(dir, name)
 		cmd := exec.CommandContext(ctx, "go", "build", "-mod=readonly", "-buildvcs=false", "-trimpath",

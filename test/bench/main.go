@@ -17,10 +17,14 @@
 // can do without (GET pod, GET NAD, PATCH pods/status), by a raw client on a fresh
 // connection. The requests of each call are counted.
 //
+// Subject with weft-agent: the same pod, on a node whose conf the agent published. Its floor
+// is the first one: a pod's status has to be written, but by nobody that the runtime waits for.
+// The requests are counted, and the agent's memory is read with two populations.
+//
 // Subject of a plain pod: one with nothing extra, whose annotations the runtime hands over,
 // planned by weft-cni itself. Its floor: two delegate runs and the record.
 //
-// All six are measured alternately in one run, so that the machine's noise hits all;
+// All seven are measured alternately in one run, so that the machine's noise hits all;
 // a ratio is that of the medians.
 //
 // It owns the figures in docs/performance.md. It is no test: what it measures depends
@@ -119,7 +123,7 @@ func measure(ctx context.Context, o options, dir string, out io.Writer) (*report
 			return nil, err
 		}
 	}
-	b, err := newBench(dir, built)
+	b, err := newBench(ctx, dir, built)
 	if err != nil {
 		return nil, err
 	}
@@ -137,6 +141,10 @@ func measure(ctx context.Context, o options, dir string, out io.Writer) (*report
 			r.samples = append(r.samples, s)
 		}
 	}
-	r.peaks, err = b.peaks(ctx)
+	if r.peaks, err = b.peaks(ctx); err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(out, "measuring the agent's memory")
+	r.memories, err = b.memories(ctx, dir)
 	return r, err
 }

@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
-	"strings"
 	"syscall"
 )
 
@@ -112,18 +110,5 @@ func readHighWater(pid int) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return parseHighWater(string(b))
-}
-
-func parseHighWater(status string) (int64, error) {
-	for line := range strings.Lines(status) {
-		if value, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
-			if err != nil {
-				return 0, fmt.Errorf("read VmHWM: %w", err)
-			}
-			return kib << 10, nil
-		}
-	}
-	return 0, errors.New("read VmHWM: the process has none")
+	return statusBytes(string(b), "VmHWM")
 }

@@ -23,10 +23,11 @@ kind: Pod
 metadata:
   name: client
   namespace: default
-  uid: 6c5b1f5e-5a34-4d3c-9e0e-0d1f2a3b4c5d
+  uid: ` + podUID + `
   annotations:
     k8s.v1.cni.cncf.io/networks: second
 spec:
+  nodeName: ` + nodeName + `
   containers:
   - name: main
     image: example.org/main
@@ -42,7 +43,7 @@ spec:
 `
 
 const podArgs = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=client;" +
-	"K8S_POD_UID=6c5b1f5e-5a34-4d3c-9e0e-0d1f2a3b4c5d"
+	"K8S_POD_UID=" + podUID
 
 // podAnnotations is the capability under which a runtime hands over a pod's annotations.
 const podAnnotations = "io.kubernetes.cri.pod-annotations"
@@ -59,8 +60,14 @@ type sample struct {
 	plainFloor         time.Duration // floor of a pod with nothing extra: two delegate runs and the record
 	plainAdd, plainDel time.Duration // a pod with nothing extra, planned by weft-cni itself
 
-	addRequests int // of that subject's ADD
+	agentAdd, agentDel time.Duration // subject with weft-agent
+
+	addRequests int // of the subject with an API server, its ADD
 	delRequests int
+
+	agentAddWrites   int // of the subject with weft-agent: patches of the pod on ADD
+	agentAddRequests int // all of its ADD but for watches
+	agentDelRequests int
 }
 
 func (s sample) floor() time.Duration      { return s.delegates + s.record }
@@ -68,6 +75,7 @@ func (s sample) subject() time.Duration    { return s.add + s.del }
 func (s sample) apiFloor() time.Duration   { return s.floor() + s.exchanges }
 func (s sample) plain() time.Duration      { return s.plainAdd + s.plainDel }
 func (s sample) apiSubject() time.Duration { return s.apiAdd + s.apiDel }
+func (s sample) agent() time.Duration      { return s.agentAdd + s.agentDel }
 
 // bench holds what every run needs.
 type bench struct {
@@ -78,6 +86,7 @@ type bench struct {
 	conf      []byte // weft-cni's, with manifests
 	api       *api
 	apiConf   []byte // weft-cni's, with a kubeconfig
+	agent     *agent
 	plainConf []byte // weft-cni's, with an agent and the pod's annotations from the runtime
 	networks  [2]network
 	record    []byte // of the size of a real record's first line
@@ -93,7 +102,7 @@ type network struct {
 }
 
 // newBench prepares dir. The bench is to be closed.
-func newBench(dir string, p *programs) (*bench, error) {
+func newBench(ctx context.Context, dir string, p *programs) (*bench, error) {
 	b := &bench{
 		bin:      p.dir,
 		netns:    fmt.Sprintf("/proc/%d/ns/net", os.Getpid()),
@@ -134,10 +143,19 @@ func newBench(dir string, p *programs) (*bench, error) {
 		b.close()
 		return nil, err
 	}
+	if b.agent, err = startAgent(ctx, filepath.Join(dir, "agent"), b.bin, manifests); err != nil {
+		b.close()
+		return nil, err
+	}
 	return b, nil
 }
 
-func (b *bench) close() { b.api.stop() }
+func (b *bench) close() {
+	b.api.stop()
+	if b.agent != nil {
+		b.agent.stop()
+	}
+}
 
 // pluginConf is weft-cni's configuration, with the source of pods and networks.
 func (b *bench) pluginConf(key, source string) ([]byte, error) {
@@ -198,7 +216,7 @@ func (b *bench) call(ctx context.Context, program, verb, ifName string, conf []b
 // is the reverse, so that each floor stands before its subject as often as after it.
 func (b *bench) sample(ctx context.Context, i int) (sample, error) {
 	s := sample{floorFirst: i%2 == 0}
-	parts := []func(context.Context, *sample) error{b.floor, b.subject, b.exchange, b.apiSubject, b.floorPlain, b.plain}
+	parts := []func(context.Context, *sample) error{b.floor, b.subject, b.exchange, b.apiSubject, b.agentSubject, b.floorPlain, b.plain}
 	if !s.floorFirst {
 		slices.Reverse(parts)
 	}
