@@ -95,7 +95,6 @@ func refuse(key string) error {
 	const (
 		set     = "is set by the agent itself, it cannot be given"
 		runtime = "is written by the runtime, it cannot be given"
-		cluster = "has a meaning only beside clusterNetwork, which the published conf does not have: its default network is the primary conf"
 		without = "is for work without an agent, it cannot be given"
 	)
 	switch key {
@@ -103,8 +102,6 @@ func refuse(key string) error {
 		return errors.New(set)
 	case "runtimeConfig", "prevResult", "cni.dev/valid-attachments", "cni.dev/attachments":
 		return errors.New(runtime)
-	case "defaultNetworks", "auxiliaryCNIChainName":
-		return errors.New(cluster)
 	case "kubeconfig", "manifests":
 		return errors.New(without)
 	case "args", "ipam", "dns":

@@ -65,6 +65,7 @@ func TestRenderKeys(t *testing.T) {
 	o.Extra = map[string]json.RawMessage{
 		"namespaceIsolation": json.RawMessage(`true`), "confDir": json.RawMessage(`"/nads"`),
 		"logOptions": json.RawMessage(`{"maxAge": 1}`), "strict": json.RawMessage(`null`), "timeout": json.RawMessage(`"30s"`),
+		"defaultNetworks": json.RawMessage(`["a"]`), "auxiliaryCNIChainName": json.RawMessage(`"aux"`),
 	}
 	b, err := confpub.Render(o, []byte(` {"type":"ptp","name":"p","capabilities":{"mac":true}} `))
 	if err != nil {
@@ -84,7 +85,8 @@ func TestRenderKeys(t *testing.T) {
 	}
 	want := map[string]any{
 		"type": "weft-cni", "agentSocket": "/run/weft/agent.sock", "stateDir": "/state", "binDir": "/bin/cni",
-		"capabilities":       map[string]any{"mac": true, "io.kubernetes.cri.pod-annotations": true},
+		"capabilities":    map[string]any{"mac": true, "io.kubernetes.cri.pod-annotations": true},
+		"defaultNetworks": []any{"a"}, "auxiliaryCNIChainName": "aux",
 		"namespaceIsolation": true, "confDir": "/nads", "logOptions": map[string]any{"maxAge": 1.0}, "strict": nil, "timeout": "30s",
 		"delegates": []any{map[string]any{"type": "ptp", "name": "p", "capabilities": map[string]any{"mac": true}}},
 	}
@@ -119,7 +121,7 @@ func TestValidate(t *testing.T) {
 	}
 	for _, k := range []string{
 		"type", "name", "cniVersion", "delegates", "kubeconfig", "agentSocket", "clusterNetwork", "manifests", "capabilities",
-		"runtimeConfig", "prevResult", "defaultNetworks", "auxiliaryCNIChainName", "primaryConf", "args", "nosuch", "Type", "cni.dev/attachments",
+		"runtimeConfig", "prevResult", "primaryConf", "args", "nosuch", "Type", "cni.dev/attachments",
 	} {
 		o.Extra[k] = json.RawMessage(`true`)
 	}

@@ -45,6 +45,9 @@ func Read(conf *netconf.Conf, need plan.Need, clusterFile string) plan.File {
 	case "path":
 		r.path(conf, rest)
 	case "chain":
+		if conf.ClusterNetwork == "" && conf.PrimaryConf != "" {
+			clusterFile = conf.PrimaryConf // of which the delegate is a copy
+		}
 		r.chain(clusterFile, rest)
 	default:
 		r.warn("need "+fault.Quote(string(need)), "", "a planner asks for what this version cannot read")

@@ -272,6 +272,8 @@ func TestChain(t *testing.T) {
 			check(t, Read(&netconf.Conf{}, plan.Need(c.need), c.cluster), dir, c.path, "", c.chained, c.warnings)
 		})
 	}
+	check(t, Read(&netconf.Conf{PrimaryConf: cluster}, "chain/aux", ""), dir, "DIR/aux", "",
+		[]string{`{"type":"pb"}`, `{"type":"pc"}`}, []string{`auxiliary chain "aux" | 15.conf`, `auxiliary chain "aux" | 16.conf`})
 	for _, need := range []plan.Need{"chain/empty", "chain/none"} {
 		if f := Read(&netconf.Conf{}, need, cluster); f.Found || len(f.Chained) > 0 || len(f.Warnings) > 0 {
 			t.Errorf("%s gives %+v", need, f)

@@ -118,7 +118,7 @@ func (r *reader) check() {
 	if len(r.faults) == 0 && c.ClusterNetwork == "" && len(c.Delegates) == 0 {
 		r.fault("", "names no default network: neither clusterNetwork nor delegates is set")
 	}
-	if c.ClusterNetwork == "" && len(c.DefaultNetworks) > 0 {
+	if !c.NamesCluster() && len(c.DefaultNetworks) > 0 {
 		r.warn("defaultNetworks", "is ignored, because clusterNetwork is not set")
 	}
 	for i, name := range c.DefaultNetworks {

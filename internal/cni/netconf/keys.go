@@ -127,7 +127,7 @@ func weftFields() []field {
 		{Key{"kubeletDir", defaultKubeletDir, "where the kubelet's device checkpoint is"}, setKubeletDir},
 		{Key{"deviceInfoDir", defaultDeviceInfoDir, "device-info files"}, path(func(c *Conf) *string { return &c.DeviceInfoDir })},
 		{
-			Key{"primaryConf", "", "written by the agent: the file that the delegates were taken from; STATUS is 50 while it is missing or broken, nothing else reads it"},
+			Key{"primaryConf", "", "written by the agent: the file that the delegates were taken from, which makes them the cluster network (defaultNetworks, auxiliaryCNIChainName); STATUS is 50 while it is missing or broken, no other verb reads it"},
 			path(func(c *Conf) *string { return &c.PrimaryConf }),
 		},
 	}

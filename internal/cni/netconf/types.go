@@ -50,6 +50,10 @@ type Conf struct {
 	Raw              []byte
 }
 
+// NamesCluster says whether the conf has a cluster network rather than a list of delegates:
+// clusterNetwork, or delegates that the agent took from primaryConf.
+func (c *Conf) NamesCluster() bool { return c.ClusterNetwork != "" || c.PrimaryConf != "" }
+
 // Log says where warnings and errors go besides stderr.
 type Log struct {
 	File       string

@@ -367,6 +367,28 @@ func TestAuxiliaryChain(t *testing.T) {
 	wantFault(t, err, fault.Config, "configuration m", "auxiliaryCNIChainName", "names no file")
 }
 
+// A published conf has the pod network as a delegate that was taken from a file: it is the
+// cluster network, for the keys that want one.
+func TestDelegateOfPrimaryConfIsTheClusterNetwork(t *testing.T) {
+	w := world{
+		conf:     delegatesPA + `,"primaryConf":"/c/x.conf","defaultNetworks":["third"],"auxiliaryCNIChainName":"aux"`,
+		networks: "neta",
+		nads:     map[string]string{"kube-system/third": `{"type":"pd"}`},
+		files:    map[plan.Need]plan.File{"chain/aux": {Found: true, Chained: [][]byte{[]byte(`{"type":"pz"}`)}}},
+	}
+	want := []string{"eth0 defnet", "net1 kube-system/third", "net2 default/neta", "net3 aux"}
+	if diff := cmp.Diff(want, show(mustPlan(t, w))); diff != "" {
+		t.Errorf("attachments (-want +got):\n%s", diff)
+	}
+	w.conf = delegatesPA + `,"auxiliaryCNIChainName":"aux"`
+	_, err := w.make(t)
+	wantFault(t, err, fault.Config, "configuration m", "auxiliaryCNIChainName", "names no file")
+	w.conf = delegatesPA + `,"defaultNetworks":["third"]`
+	if got := show(mustPlan(t, w)); len(got) != 2 {
+		t.Errorf("defaultNetworks hold beside plain delegates: %q", got)
+	}
+}
+
 // Plain pods need nobody: what lets the hands plan alone.
 func TestPlainPodNeedsNothing(t *testing.T) {
 	w := world{}

@@ -69,6 +69,8 @@ func (p *planner) resolveOthers() {
 		for i := 1; i < len(p.conf.Delegates); i++ {
 			p.add(fmt.Sprintf("delegates[%d]", i), p.delegate(i), nil)
 		}
+	}
+	if !p.conf.NamesCluster() {
 		return
 	}
 	if p.in.Pod != nil && slices.Contains(p.conf.SystemNamespaces, p.in.Pod.Namespace) {
@@ -89,6 +91,7 @@ func (p *planner) resolveAuxiliary(cluster *resolved) {
 	}
 	const field = "auxiliaryCNIChainName"
 	switch {
+	case cluster == nil && p.conf.PrimaryConf != "": // the delegate was taken from that file
 	case cluster == nil || cluster.ok && cluster.file == "":
 		p.confFault(field, "is the name of a directory beside the cluster network's file, and clusterNetwork names no file")
 		return
