@@ -8,8 +8,9 @@
 //
 // Invariants: never more slots are taken than the limit; a quarter of them, at least one,
 // is for urgent calls (DEL, GC, undo) alone, so that removing never waits behind adding. Of
-// each kind of call one, which is at the gate, looks for slots, and nobody overtakes it;
-// behind it the order is by chance, in favour of those that wait for long.
+// each kind of call one, which is at the gate, looks for slots, and nobody overtakes it.
+// Those behind it sleep in the kernel until the gate is theirs, in about the order in which
+// they came: a hundred calls that look again and again would leave the plugins no processor.
 //
 // It knows nothing of records, CNI or what runs in a slot.
 //
@@ -34,14 +35,10 @@ import (
 // ErrBusy says that no slot came free in time.
 var ErrBusy = errors.New("all delegate slots are in use")
 
-// How often a slot is looked for. Only the waiter at the gate looks at slots, and does so
-// often; the others look at the gate, the more often the longer they wait.
+// How often a slot is looked for. Only the waiter at the gate does so.
 const (
-	slotPause     = time.Millisecond
-	slotPauseMax  = 4 * time.Millisecond
-	gatePause     = 12 * time.Millisecond
-	gatePauseMin  = 2 * time.Millisecond
-	gateHalvesPer = 250 * time.Millisecond
+	slotPause    = time.Millisecond
+	slotPauseMax = 4 * time.Millisecond
 )
 
 // Lanes are the slots of one state directory. Its methods may be called from several
@@ -109,38 +106,72 @@ func Release(slot *os.File) {
 
 // pass waits until this call is the one of its kind that may look for a slot.
 func (l *Lanes) pass(ctx context.Context, gate string) (*os.File, error) {
-	for start := time.Now(); ; {
-		f, err := l.try(gate)
-		if err != nil || f != nil {
-			return f, err
-		}
-		age := time.Since(start) / gateHalvesPer
-		if err := sleep(ctx, max(gatePause>>min(age, 8), gatePauseMin)); err != nil {
-			return nil, err
-		}
+	f, err := l.try(gate)
+	if err != nil || f != nil {
+		return f, err
 	}
+	if f, err = l.open(gate); err != nil {
+		return nil, err
+	}
+	// A wait for a lock knows no end but the lock, so it has a thread, which only a call that
+	// has to wait pays for.
+	locked := make(chan error, 1)
+	go func() { locked <- lock(f, 0) }()
+	var over <-chan time.Time
+	if deadline, ok := ctx.Deadline(); ok && ctx.Done() == nil { // as of brief.WithTimeout
+		timer := time.NewTimer(time.Until(deadline))
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case err := <-locked:
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("take slot: %w", err), f.Close())
+		}
+		return f, nil
+	case <-over:
+	case <-ctx.Done():
+	}
+	go func() { // what comes too late is for the next one
+		<-locked
+		_ = f.Close()
+	}()
+	return nil, sleep(ctx, 0)
 }
 
 // try locks a file of the folder; nil when another has it.
 func (l *Lanes) try(name string) (*os.File, error) {
+	f, err := l.open(name)
+	if err != nil {
+		return nil, err
+	}
+	switch err := lock(f, syscall.LOCK_NB); {
+	case err == nil:
+		return f, nil
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return nil, f.Close()
+	default:
+		return nil, errors.Join(fmt.Errorf("take slot: %w", err), f.Close())
+	}
+}
+
+func (l *Lanes) open(name string) (*os.File, error) {
 	f, err := brief.OpenFile(filepath.Join(l.dir, name), os.O_RDONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("take slot: %w", err)
 	}
+	return f, nil
+}
+
+func lock(f *os.File, how int) error {
 	for {
-		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		switch {
-		case err == nil:
-			return f, nil
-		case errors.Is(err, syscall.EINTR):
-		case errors.Is(err, syscall.EWOULDBLOCK):
-			return nil, f.Close()
-		default:
-			return nil, errors.Join(fmt.Errorf("take slot: %w", err), f.Close())
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|how); !errors.Is(err, syscall.EINTR) {
+			return err
 		}
 	}
 }
 
+// sleep waits for d; the error is ErrBusy and why, once ctx has ended.
 func sleep(ctx context.Context, d time.Duration) error {
 	if err := brief.Sleep(ctx, d); err != nil {
 		return fmt.Errorf("take slot: %w: %w", ErrBusy, err)

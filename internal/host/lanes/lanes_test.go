@@ -12,11 +12,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // The test binary is also the process that is killed, and the delegate that outlives it.
@@ -70,9 +73,11 @@ func take(t *testing.T, l *Lanes, urgent bool) *os.File {
 
 func wantBusy(t *testing.T, l *Lanes, urgent bool) {
 	t.Helper()
-	_, err := l.Take(soon(t), urgent)
-	if !errors.Is(err, ErrBusy) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("urgent %t: got %v", urgent, err)
+	for _, ctx := range []context.Context{soon(t), brief.WithTimeout(context.Background(), 30*time.Millisecond)} {
+		_, err := l.Take(ctx, urgent)
+		if !errors.Is(err, ErrBusy) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("urgent %t: got %v", urgent, err)
+		}
 	}
 }
 
@@ -222,6 +227,56 @@ func TestHeadOfQueueIsNotOvertaken(t *testing.T) {
 	wg.Wait()
 	must(t, (<-got).Close())
 	must(t, take(t, l, false).Close())
+}
+
+// waiters are the calls that the kernel lists as waiting for the lock of a lane's file.
+func waiters(t *testing.T, l *Lanes, name string) int {
+	t.Helper()
+	info, err := os.Stat(filepath.Join(l.dir, name))
+	must(t, err)
+	locks, err := os.ReadFile("/proc/locks")
+	must(t, err)
+	file := fmt.Sprintf(":%d ", info.Sys().(*syscall.Stat_t).Ino)
+	n := 0
+	for line := range strings.Lines(string(locks)) {
+		if strings.Contains(line, "-> FLOCK") && strings.Contains(line, file) {
+			n++
+		}
+	}
+	return n
+}
+
+// Calls behind the one at the gate sleep; one that gives up lets go of what it waited for.
+func TestWaitersSleep(t *testing.T) {
+	const calls = 20
+	l := open(t, 2)
+	held := take(t, l, false)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range calls {
+		wg.Go(func() {
+			if _, err := l.Take(ctx, false); !errors.Is(err, ErrBusy) {
+				t.Errorf("a waiter got %v", err)
+			}
+		})
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for n := 0; n != calls-1; n = waiters(t, l, "gate") {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d calls sleep in the kernel", n, calls-1)
+		}
+		runtime.Gosched()
+	}
+	late := brief.WithTimeout(context.Background(), 30*time.Millisecond)
+	if _, err := l.Take(late, false); !errors.Is(err, ErrBusy) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a call whose deadline no channel tells got %v", err)
+	}
+	cancel()
+	wg.Wait()
+	must(t, held.Close())
+	for range 3 {
+		must(t, take(t, l, false).Close())
+	}
 }
 
 func helperTake(state string) error {
