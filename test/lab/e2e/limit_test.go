@@ -5,8 +5,11 @@ package e2e_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // countedPlugins are those that the pods of TestDelegateLimit need; each is replaced by a script
@@ -36,7 +39,7 @@ func TestDelegateLimit(t *testing.T) {
 		names = append(names, name)
 	}
 	r.step("%d pods are made", total)
-	r.running(names...)
+	r.becomeReady(total)
 	r.step("all of them run")
 	for _, pod := range r.pods() {
 		r.hasNetworks(pod, 1)
@@ -56,6 +59,35 @@ func TestDelegateLimit(t *testing.T) {
 	if all := r.mostAtOnce(); all["all"] > limitOfAll {
 		t.Errorf("most plugins at once, with DEL: %v, want at most %d", all, limitOfAll)
 	}
+}
+
+// becomeReady waits for so many pods. However long that takes all in all, the next one must be
+// Ready within the limit of a wait.
+func (r *rig) becomeReady(total int) {
+	r.t.Helper()
+	for ready := 0; ready < total; {
+		r.wait(fmt.Sprintf("more than %d of %d pods to run", ready, total), func() error {
+			now, last := 0, ""
+			for name, pod := range r.pods() {
+				if podReady(pod) {
+					now++
+				} else {
+					last = name
+				}
+			}
+			if now > ready || now == total {
+				ready = now
+				return nil
+			}
+			return fmt.Errorf("the last event of %s: %s", last, r.lastEvent(last))
+		})
+	}
+}
+
+func podReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // countPlugins puts the scripts in place until the test's end.

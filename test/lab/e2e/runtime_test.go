@@ -5,6 +5,7 @@ package e2e_test
 
 import (
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -134,4 +135,45 @@ func TestRuntimeRestarted(t *testing.T) {
 			r.remove("stays", "made-before", "made-while")
 		})
 	}
+}
+
+// slowPlugin is a CNI plugin that takes its time: an ADD in which something else can happen.
+const slowPlugin = `#!/bin/sh
+[ "$CNI_COMMAND" = VERSION ] && echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}' && exit
+echo "$CNI_COMMAND $CNI_CONTAINERID" >> /var/lib/cni/slow
+[ "$CNI_COMMAND" = ADD ] && sleep 3 && echo '{"cniVersion":"1.0.0"}'
+exit 0
+`
+
+// A containerd that is killed in the middle of an ADD, twice for the same pod, leaves nothing of
+// what was made for the sandbox that it forgot, once the pod is gone.
+func TestRuntimeKilledInADD(t *testing.T) {
+	r := newRig(t)
+	r.bridgeNAD("bridge", "run1", "10.91.0.0/24")
+	r.nad("slow", `{"cniVersion":"1.0.0","type":"slow"}`)
+	r.write("/opt/cni/bin/slow", slowPlugin)
+	r.shell("chmod 755 /opt/cni/bin/slow && : > /var/lib/cni/slow")
+	t.Cleanup(func() { r.node.Exec(r.ctx(), "rm", "-f", "/opt/cni/bin/slow", "/var/lib/cni/slow") }) //nolint:errcheck // the node ends soon after
+	r.create("pod", "bridge, slow", untilItEnds)
+	for n := range 2 {
+		r.wait("an ADD to be under way", func() error {
+			if calls := strings.Count(r.file("/var/lib/cni/slow"), "ADD "); calls <= n {
+				return fmt.Errorf("there were %d calls", calls)
+			}
+			return nil
+		})
+		r.step("kill containerd")
+		if err := r.node.End(t.Context(), lab.Containerd, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.node.Start(lab.Containerd); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.node.RuntimeReady(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.hasNetworks(r.running("pod"), 1)
+	r.step("the pod runs")
+	r.remove("pod")
 }
