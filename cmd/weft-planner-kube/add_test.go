@@ -24,7 +24,8 @@ import (
 // requests on ADD, none on DEL; an ADD whose status cannot be written is undone.
 func TestWithTheHands(t *testing.T) {
 	dir := t.TempDir()
-	path := binaries.Weft(t) + ":" + binaries.Delegate(t, "pa", "pb")
+	delegates := binaries.Delegate(t, "pa", "pb")
+	path := binaries.Weft(t) + ":" + delegates
 	log := filepath.Join(dir, "calls.jsonl")
 	netns := filepath.Join(dir, "netns")
 	if err := os.WriteFile(netns, nil, 0o600); err != nil {
@@ -108,6 +109,16 @@ func TestWithTheHands(t *testing.T) {
 		t.Error(d)
 	}
 	if events := s.Events("default"); len(events) != 1 || events[0].Reason != "FailedAddInterface" || !strings.Contains(events[0].Message, "403 Forbidden") {
+		t.Errorf("events %+v", events)
+	}
+	// What stops the hands before the first plugin is told as well.
+	if err := os.Remove(filepath.Join(delegates, "pb")); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := run("ADD"); code != 1 || !strings.Contains(out, `find plugin \"pb\"`) {
+		t.Errorf("ADD: exit %d: %s", code, out)
+	}
+	if events := s.Events("default"); len(events) != 2 || events[1].Reason != "FailedAddInterface" || !strings.Contains(events[1].Message, `find plugin "pb"`) {
 		t.Errorf("events %+v", events)
 	}
 }

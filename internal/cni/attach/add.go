@@ -68,6 +68,14 @@ func (h *hands) addLocked(ctx context.Context, rec *journal.Record, corrupt bool
 		return nil, deadlineFault(ctx, err)
 	}
 	h.log.warnings(p.Warnings)
+	if out, err = h.carryOut(ctx, rec, p, &begun); err != nil {
+		h.complain(ctx, p, err)
+	}
+	return out, err
+}
+
+// carryOut makes what was planned. From where begun is set that is on record.
+func (h *hands) carryOut(ctx context.Context, rec *journal.Record, p *plan.Plan, begun *bool) ([]byte, error) {
 	if err := h.checkHost(p); err != nil {
 		return nil, err
 	}
@@ -84,15 +92,14 @@ func (h *hands) addLocked(ctx context.Context, rec *journal.Record, corrupt bool
 	if err := h.begin(rec, p); err != nil {
 		return nil, err
 	}
-	begun = true
+	*begun = true
 	t := &task{hands: h, rec: rec, lane: lane}
-	out, err = t.attachAll(ctx, p)
+	out, err := t.attachAll(ctx, p)
 	if err == nil {
 		return out, nil
 	}
 	err = deadlineFault(ctx, err)
 	t.undoAfter(ctx)
-	t.complain(ctx, p, err)
 	return nil, err
 }
 

@@ -47,25 +47,26 @@ func (t *task) report(ctx context.Context, p *plan.Plan, made []*results.Result)
 	return err
 }
 
-// complain tells a planner that the ADD failed and was undone, for an event on the pod.
-func (t *task) complain(ctx context.Context, p *plan.Plan, cause error) {
-	if !t.reports() {
+// complain tells a planner that what it planned was not made, for an event on the pod:
+// nothing of it is attached. What is wrong with the plan itself the planner tells.
+func (h *hands) complain(ctx context.Context, p *plan.Plan, cause error) {
+	if !h.reports() {
 		return
 	}
 	ctx = brief.WithTimeout(context.WithoutCancel(ctx), complaintTimeout)
-	req := t.reportOf(p)
+	req := h.reportOf(p)
 	e := cniError("ADD", cause)
 	req.Error = &wire.Error{Code: e.Code, Msg: e.Msg, Details: e.Details}
-	if err := t.client.Report(ctx, req); err != nil {
-		t.log.warn("report: " + err.Error())
+	if err := h.client.Report(ctx, req); err != nil {
+		h.log.warn("report: " + err.Error())
 	}
 }
 
-func (t *task) reports() bool { return t.client != nil && t.client.WantsReport() }
+func (h *hands) reports() bool { return h.client != nil && h.client.WantsReport() }
 
-func (t *task) reportOf(p *plan.Plan) wire.ReportRequest {
+func (h *hands) reportOf(p *plan.Plan) wire.ReportRequest {
 	req := wire.ReportRequest{
-		Conf: t.req.stdin, Sandbox: t.req.sandbox,
+		Conf: h.req.stdin, Sandbox: h.req.sandbox,
 		PodNamespace: p.PodNamespace, PodName: p.PodName, PodUID: p.PodUID,
 	}
 	for _, a := range p.Attachments {
