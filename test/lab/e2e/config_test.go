@@ -183,7 +183,7 @@ func TestWrongConfigMap(t *testing.T) {
 	r.step("a plain pod runs without an agent")
 	r.nad("bridge", bridgeConfig)
 	r.create("waits", "bridge")
-	r.eventAbout("waits", "CNI error code 11")
+	r.eventAbout("waits", "the node's agent does not answer")
 	restore()
 	r.running("waits")
 	r.remove("plain", "waits")

@@ -111,16 +111,6 @@ func (r *rig) links(pod *corev1.Pod) map[string]link {
 	return decodeLinks(r.t, r.inNetwork(pod, "ip", "-json", "-details", "address"))
 }
 
-// nodeLinks are those of the node itself.
-func (r *rig) nodeLinks() map[string]link {
-	r.t.Helper()
-	out, err := r.node.Exec(r.ctx(), "ip", "-json", "-details", "address")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return decodeLinks(r.t, out)
-}
-
 func decodeLinks(t *testing.T, text string) map[string]link {
 	t.Helper()
 	var list []link

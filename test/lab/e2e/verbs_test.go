@@ -45,10 +45,12 @@ func callRuntime(call string) error {
 		return err
 	}
 	files, err := libcni.ConfFiles(confDir, []string{".conflist"})
-	if err != nil || len(files) == 0 {
-		return fmt.Errorf("read %s: %v, %w", confDir, files, err)
+	if err != nil {
+		return err
 	}
-	slices.Sort(files)
+	if slices.Sort(files); len(files) == 0 {
+		return fmt.Errorf("no configuration in %s", confDir)
+	}
 	list, err := libcni.ConfListFromFile(files[0])
 	if err != nil {
 		return err
@@ -65,7 +67,10 @@ func callRuntime(call string) error {
 		result, err := cni.AddNetworkList(ctx, list, &libcni.RuntimeConf{
 			ContainerID: c.ContainerID, NetNS: c.NetNS, IfName: ifName,
 			Args: [][2]string{
-				{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", c.Pod[0]}, {"K8S_POD_NAME", c.Pod[1]}, {"K8S_POD_UID", c.Pod[2]},
+				{"IgnoreUnknown", "1"},
+				{"K8S_POD_NAMESPACE", c.Pod[0]},
+				{"K8S_POD_NAME", c.Pod[1]},
+				{"K8S_POD_UID", c.Pod[2]},
 				{"K8S_POD_INFRA_CONTAINER_ID", c.ContainerID},
 			},
 		})
@@ -75,10 +80,15 @@ func callRuntime(call string) error {
 		return result.PrintTo(os.Stdout)
 	case "CHECK":
 		all, err := cni.GetCachedAttachments(c.ContainerID)
-		if err != nil || len(all) != 1 {
-			return fmt.Errorf("find container %s: %d attachments, %w", c.ContainerID, len(all), err)
+		if err != nil {
+			return err
 		}
-		a := all[0]
+		// containerd has lo there as well.
+		i := slices.IndexFunc(all, func(a *libcni.NetworkAttachment) bool { return a.Network == list.Name })
+		if i < 0 {
+			return fmt.Errorf("container %s is not attached", c.ContainerID)
+		}
+		a := all[i]
 		return cni.CheckNetworkList(ctx, list, &libcni.RuntimeConf{
 			ContainerID: a.ContainerID, NetNS: a.NetNS, IfName: a.IfName, Args: a.CniArgs, CapabilityArgs: a.CapabilityArgs,
 		})
