@@ -370,6 +370,36 @@ func TestServerGone(t *testing.T) {
 	}
 }
 
+// Who cleans up the socket's folder does not leave an agent that nobody can ask.
+func TestTakenAway(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "debug.sock")
+	s := New(path, &view{node: Node{Name: "n"}}, slog.New(slog.DiscardHandler))
+	s.look = 5 * time.Millisecond
+	stop := start(t, s)
+	for range 2 {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		client := NewClient(path)
+		defer client.Close()
+		for began := time.Now(); ; time.Sleep(time.Millisecond) { //nolint:forbidigo // polls a real file, within a bound
+			if _, err := os.Lstat(path); err == nil {
+				break
+			}
+			if time.Since(began) > 30*time.Second {
+				t.Fatal("the socket does not come back")
+			}
+		}
+		if a, err := client.Node(t.Context()); err != nil || a.Node != "n" {
+			t.Errorf("%+v %v", a, err)
+		}
+	}
+	stop()
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket is left: %v", err)
+	}
+}
+
 func TestNoPlaceForASocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "debug.sock")
 	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {

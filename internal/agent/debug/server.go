@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 )
 
@@ -30,6 +31,8 @@ const (
 	explainTimeout = 10 * time.Second
 	idleTimeout    = time.Minute
 	drainTimeout   = 2 * time.Second
+	// lookEvery is how often the server looks whether its socket is still at its path.
+	lookEvery = 5 * time.Second
 )
 
 // Server answers on the debug socket.
@@ -41,13 +44,14 @@ type Server struct {
 	limit int // MaxAnswer, less in tests
 	own   uint32
 	now   func() time.Time
+	look  time.Duration
 }
 
 // New makes a server for the socket path, whose folder must be there when it runs.
 func New(path string, view View, log *slog.Logger) *Server {
 	return &Server{
 		path: path, view: view, log: log, ready: make(chan struct{}), limit: MaxAnswer,
-		own: uint32(os.Geteuid()), now: time.Now,
+		own: uint32(os.Geteuid()), now: time.Now, look: lookEvery,
 	}
 }
 
@@ -57,14 +61,10 @@ func (s *Server) String() string { return "debug socket " + s.path }
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Run serves until ctx ends, and then lets answers that are under way have drainTimeout.
-// A socket that an earlier agent left is replaced; the file is removed at the end unless
-// another server has replaced it. It may be called once.
+// A socket that an earlier agent left is replaced, and one that somebody took away is made
+// anew; the file is removed at the end unless another server has replaced it. It may be
+// called once.
 func (s *Server) Run(ctx context.Context) error {
-	l, err := listen(s.path)
-	if err != nil {
-		return err
-	}
-	defer l.Close()
 	server := &http.Server{
 		Handler:           s.handler(),
 		ReadHeaderTimeout: headTimeout, ReadTimeout: headTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout,
@@ -76,16 +76,45 @@ func (s *Server) Run(ctx context.Context) error {
 		},
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
-	close(s.ready)
-	served := make(chan error, 1)
-	go func() {
-		served <- server.Serve(limited{socket: l, slots: make(chan struct{}, maxConns), closed: make(chan struct{})})
-	}()
-	select {
-	case err := <-served:
-		return fmt.Errorf("serve %s: %w", s, err)
-	case <-ctx.Done():
+	slots := make(chan struct{}, maxConns)
+	announce := sync.OnceFunc(func() { close(s.ready) })
+	for {
+		l, err := listen(s.path)
+		if err != nil {
+			server.Close() //nolint:errcheck // of connections that came before the socket was lost
+			return err
+		}
+		announce()
+		if lost, err := s.serve(ctx, server, l, slots); !lost {
+			return err
+		}
+		s.log.WarnContext(ctx, "debug socket was taken away, it is put there again", "path", s.path)
 	}
+}
+
+// serve answers at one socket, until ctx ends or the socket is lost.
+func (s *Server) serve(ctx context.Context, server *http.Server, l *socket, slots chan struct{}) (lost bool, err error) {
+	at := limited{socket: l, slots: slots, closed: make(chan struct{})}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(at) }()
+	ticker := time.NewTicker(s.look)
+	defer ticker.Stop()
+	for !l.gone() {
+		select {
+		case err := <-served:
+			l.Close() //nolint:errcheck // the fault is told
+			return false, fmt.Errorf("serve %s: %w", s, err)
+		case <-ctx.Done():
+			return false, s.end(ctx, server, served)
+		case <-ticker.C:
+		}
+	}
+	at.Close() //nolint:errcheck // nobody can reach it any more
+	<-served
+	return true, nil
+}
+
+func (s *Server) end(ctx context.Context, server *http.Server, served <-chan error) error {
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 	if err := server.Shutdown(drain); err != nil {

@@ -51,10 +51,23 @@ func listen(path string) (*socket, error) {
 
 // Close ends listening and removes the file, if it is still this socket's.
 func (s *socket) Close() error {
-	if info, err := os.Lstat(s.path); err == nil && os.SameFile(info, s.own) {
+	if s.inPlace() {
 		os.Remove(s.path) //nolint:errcheck // a stale file is replaced by the next server
 	}
 	return s.UnixListener.Close()
+}
+
+// inPlace says whether the socket's path still leads to it.
+func (s *socket) inPlace() bool {
+	info, err := os.Lstat(s.path)
+	// Another file may have been given the number of one that is gone.
+	return err == nil && os.SameFile(info, s.own) && info.ModTime().Equal(s.own.ModTime())
+}
+
+// gone says whether nothing is at the socket's path any more.
+func (s *socket) gone() bool {
+	_, err := os.Lstat(s.path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // peer is the user at the other end of a connection, as the kernel knows it.

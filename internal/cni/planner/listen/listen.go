@@ -8,8 +8,9 @@
 // whoever holds the lock may replace what a killed one left.
 //
 // Invariants: only root and the server's own user are answered, whatever the file's mode;
-// the socket appears at its path with its mode, and listening; of two servers on one path
-// the second does not start; a file that is no socket is never removed; connections are
+// the socket appears at its path with its mode, and listening, and is put there again when
+// somebody took it away (who cleans up below /run, say), or Run ends with the reason why
+// not; of two servers on one path the second does not start; a file that is no socket is never removed; connections are
 // bounded, and one that says nothing, or takes no answer, is closed; a request that has
 // arrived when the server ends is still answered, within drainTime; a panic of the
 // handler ends one request and nothing else.
@@ -47,6 +48,9 @@ const (
 	answerTime = 30 * time.Second
 	// drainTime is what requests under way have when the server ends.
 	drainTime = 5 * time.Second
+	// lookEvery is how often the server looks whether its socket is still at its path:
+	// nobody is told when it is not, and nobody can connect any more.
+	lookEvery = 5 * time.Second
 
 	maxPath = 107 // of a socket's address, in bytes
 	suffix  = ".new"
@@ -65,6 +69,7 @@ type Server struct {
 	ready  chan struct{}
 	drain  time.Duration
 	idle   time.Duration
+	look   time.Duration
 
 	mu       sync.Mutex
 	ending   bool // no further request is read
@@ -83,7 +88,7 @@ func New(path string, mode fs.FileMode, handle Handle, log *slog.Logger) (*Serve
 	}
 	return &Server{
 		path: path, mode: mode, handle: handle, log: log, uid: os.Geteuid(), ready: make(chan struct{}),
-		drain: drainTime, idle: idleTime, sessions: map[*session]struct{}{},
+		drain: drainTime, idle: idleTime, look: lookEvery, sessions: map[*session]struct{}{},
 	}, nil
 }
 
@@ -96,25 +101,65 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 // Run serves until ctx ends, and then what is under way. It is called once. The socket's
 // directory has to exist.
 func (s *Server) Run(ctx context.Context) error {
-	lock, err := s.lock()
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	l, err := s.listen(ctx)
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	defer func() { _ = os.Remove(s.path) }() // the lock says that it is ours; a stale one harms nobody
-	close(s.ready)
-
 	handling, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	unhook := context.AfterFunc(ctx, func() { l.Close() })
+	places := make(chan struct{}, maxConnections)
+	announce := sync.OnceFunc(func() { close(s.ready) })
+	for {
+		lost, err := s.serve(ctx, handling, places, announce)
+		if err != nil || !lost {
+			return errors.Join(err, s.end(stop))
+		}
+		s.log.WarnContext(ctx, "socket was taken away, it is put there again", "path", s.path)
+	}
+}
+
+// serve accepts connections at one socket, until ctx ends or the socket is lost.
+func (s *Server) serve(ctx, handling context.Context, places chan struct{}, announce func()) (lost bool, err error) {
+	lock, err := s.lock() // anew each time: its file may be gone as well
+	if err != nil {
+		return false, err
+	}
+	defer lock.Close()
+	l, own, err := s.listen(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer l.Close()
+	defer func() {
+		if s.inPlace(own) { // a stale one harms nobody
+			_ = os.Remove(s.path)
+		}
+	}()
+	announce()
+
+	here, leave := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer leave()
+	unhook := context.AfterFunc(here, func() { l.Close() })
 	defer unhook()
-	err = s.accept(ctx, handling, l)
-	return errors.Join(err, s.end(stop))
+	watch.Go(func() {
+		ticker := time.NewTicker(s.look)
+		defer ticker.Stop()
+		for s.inPlace(own) {
+			select {
+			case <-here.Done():
+				return
+			case <-ticker.C:
+			}
+		}
+		leave()
+	})
+	err = s.accept(here, handling, l, places)
+	return err == nil && ctx.Err() == nil, err
+}
+
+// inPlace says whether the socket's path still leads to it.
+func (s *Server) inPlace(own fs.FileInfo) bool {
+	info, err := os.Lstat(s.path)
+	// Another file may have been given the number of one that is gone.
+	return err == nil && os.SameFile(info, own) && info.ModTime().Equal(own.ModTime())
 }
 
 // lock takes the lock file, which the kernel gives back when this process dies.
@@ -136,41 +181,43 @@ func (s *Server) lock() (*os.File, error) {
 
 // listen puts the socket at its path: made and given its mode beside it, then renamed, so
 // that there is no moment without a socket, or with one that others may use.
-func (s *Server) listen(ctx context.Context) (*net.UnixListener, error) {
+func (s *Server) listen(ctx context.Context) (l *net.UnixListener, own fs.FileInfo, err error) {
 	for _, path := range []string{s.path, s.path + suffix} {
 		info, err := os.Lstat(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			return nil, fmt.Errorf("look at socket: %w", err)
+			return nil, nil, fmt.Errorf("look at socket: %w", err)
 		case info.Mode().Type() != fs.ModeSocket:
-			return nil, fmt.Errorf("listen on %s: %s is there, and no socket", s.path, path)
+			return nil, nil, fmt.Errorf("listen on %s: %s is there, and no socket", s.path, path)
 		}
 	}
 	if err := os.Remove(s.path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove stale socket: %w", err)
+		return nil, nil, fmt.Errorf("remove stale socket: %w", err)
 	}
 	generic, err := (&net.ListenConfig{}).Listen(ctx, "unix", s.path+suffix)
 	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
+		return nil, nil, fmt.Errorf("listen: %w", err)
 	}
-	l := generic.(*net.UnixListener)
+	l = generic.(*net.UnixListener)
 	l.SetUnlinkOnClose(false) // by then it has another name
 	err = os.Chmod(s.path+suffix, s.mode)
+	if err == nil {
+		own, err = os.Lstat(s.path + suffix)
+	}
 	if err == nil {
 		err = os.Rename(s.path+suffix, s.path)
 	}
 	if err != nil {
 		l.Close()
 		_ = os.Remove(s.path + suffix)
-		return nil, fmt.Errorf("put socket in place: %w", err)
+		return nil, nil, fmt.Errorf("put socket in place: %w", err)
 	}
-	return l, nil
+	return l, own, nil
 }
 
 // accept serves connections until the listener is closed because ctx has ended.
-func (s *Server) accept(ctx, handling context.Context, l *net.UnixListener) error {
-	places := make(chan struct{}, maxConnections)
+func (s *Server) accept(ctx, handling context.Context, l *net.UnixListener, places chan struct{}) error {
 	for {
 		select {
 		case places <- struct{}{}:
@@ -183,6 +230,7 @@ func (s *Server) accept(ctx, handling context.Context, l *net.UnixListener) erro
 			if err == nil {
 				conn.Close()
 			}
+			<-places
 			return nil
 		case err == nil:
 			s.begin(handling, conn, func() { <-places })

@@ -229,6 +229,62 @@ func TestWhatIsThere(t *testing.T) {
 }
 
 // TestKilledServer: what a killed server leaves, lock and socket, stops no other.
+// TestTakenAway: who cleans up the socket's folder does not leave a server that nobody can
+// reach: the socket comes back, or the server ends.
+func TestTakenAway(t *testing.T) {
+	path := socketPath(t)
+	r := start(t, path, echo, func(s *Server) { s.look = 5 * time.Millisecond })
+	before, err := wire.Dial(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer before.Close()
+	for _, take := range []func() error{
+		func() error { return os.Remove(path) },
+		func() error { return errors.Join(os.Remove(path), os.Remove(path+".lock")) },
+		func() error { return os.Rename(path, path+".old") },
+	} {
+		if err := take(); err != nil {
+			t.Fatal(err)
+		}
+		for began := time.Now(); ; time.Sleep(time.Millisecond) { //nolint:forbidigo // polls a real socket, within a bound
+			if c, err := net.Dial("unix", path); err == nil {
+				c.Close()
+				break
+			}
+			if time.Since(began) > long {
+				t.Fatal("the socket does not come back")
+			}
+		}
+		r.asks("again")
+	}
+	if p, err := before.Plan(t.Context(), request("old"), nil); err != nil || p.PodName != "old" {
+		t.Errorf("an earlier connection: %v, %v", p, err)
+	}
+}
+
+// TestFolderTakenAway: without its folder a server ends, and who started it says why.
+func TestFolderTakenAway(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "agent.sock")
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(path, 0o600, echo, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.look = 5 * time.Millisecond
+	done := make(chan error, 1)
+	go func() { done <- s.Run(t.Context()) }()
+	<-s.Ready()
+	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Run ends with %v", err)
+	}
+}
+
 func TestKilledServer(t *testing.T) {
 	path := socketPath(t)
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
