@@ -213,25 +213,6 @@ func TestStderrWithoutReader(t *testing.T) {
 	r.wantClean()
 }
 
-// Running out of descriptors, wherever it happens, is nobody's bug and leaves nothing.
-func TestFewDescriptors(t *testing.T) {
-	r := newRig(t)
-	r.pod(networks, "neta")
-	for n := 8; n <= 24; n++ { // the Go runtime itself needs those before
-		cmd := r.command("ADD")
-		cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", fmt.Sprintf("ulimit -n %d; exec %q", n, r.bin)}
-		a := r.finish(cmd)
-		var e cniError
-		if err := json.Unmarshal([]byte(a.stdout), &e); err != nil || e.Code == 100 || (a.status == 0) != (e.Code == 0) {
-			t.Errorf("%d descriptors: exit %d, %s%s", n, a.status, a.stdout, a.stderr)
-		}
-		r.ok("DEL")
-		if left := append(r.files(r.hold), r.files(filepath.Dir(r.record()))...); len(left) > 0 {
-			t.Errorf("%d descriptors: left %v", n, left)
-		}
-	}
-}
-
 // A record without attachments that says "done" cannot be answered from: it is replaced.
 func TestAddOnARecordOfNothing(t *testing.T) {
 	r := newRig(t)

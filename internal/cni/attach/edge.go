@@ -39,6 +39,7 @@ import (
 	"io"
 	"runtime/debug"
 	"strings"
+	"syscall"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
@@ -201,6 +202,8 @@ func cniError(command string, err error) *types.Error {
 		out.Code, out.Details = delegate.Code, delegate.Details
 	case isFault:
 		out.Code = uint(f.Code)
+	case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.EAGAIN):
+		out.Code = uint(fault.TryLater) // the node has too little of something
 	}
 	out.Msg, out.Details = safeText(command, text), safeText(command, out.Details)
 	return out

@@ -72,7 +72,7 @@ func holds(pid int, lock fs.FileInfo, inode []byte) bool {
 		return false // gone, or not ours to look at
 	}
 	for _, fd := range fds {
-		text, err := os.ReadFile(filepath.Join(dir, "fdinfo", fd.Name()))
+		text, err := brief.ReadFile(filepath.Join(dir, "fdinfo", fd.Name()))
 		if err != nil || !bytes.Contains(text, []byte("FLOCK")) || !bytes.Contains(text, inode) {
 			continue
 		}
@@ -218,7 +218,7 @@ func parseStat(b []byte) (stat, error) {
 }
 
 func processes() ([]int, error) {
-	dir, err := os.Open("/proc")
+	dir, err := brief.OpenFile("/proc", os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/hostfiles"
 	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // InfoCapability is the capability by which a plugin is told the path of its
@@ -205,7 +206,7 @@ func writeInfo(conf *netconf.Conf, name string, info []byte) error {
 }
 
 func writeNew(root *os.Root, name string, b []byte) error {
-	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := brief.OpenIn(root, name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
 	}

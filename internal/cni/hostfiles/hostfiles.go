@@ -28,6 +28,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // maxFiles bounds how many candidates of one directory are looked at.
@@ -118,7 +119,7 @@ func (r *reader) path(conf *netconf.Conf, path string) {
 		return
 	}
 	// The administrator named this very file: a link is followed wherever it leads.
-	data, err := readRegular(os.Stat, os.OpenFile, path, plan.MaxConfBytes)
+	data, err := readRegular(os.Stat, brief.OpenFile, path, plan.MaxConfBytes)
 	if err != nil {
 		r.warn("file "+path, "", "%v", Cause(err))
 		return
@@ -250,7 +251,7 @@ func (r *reader) chained(root *os.Root, dir string) []chainedFile {
 // list returns the names in dir that end in one of exts, sorted.
 func (r *reader) list(root *os.Root, dir string, exts ...string) []string {
 	object := "directory " + filepath.Join(root.Name(), dir)
-	d, err := root.Open(dir)
+	d, err := brief.OpenIn(root, dir, os.O_RDONLY, 0)
 	if err != nil {
 		r.warn(object, "", "%v", Cause(err))
 		return nil

@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // Errors of ReadRegular besides those of the file system.
@@ -22,7 +24,10 @@ var (
 // limit bytes. It never waits for a FIFO or a device, and refuses a symbolic link
 // that leads out of root. Errors: *fs.PathError, ErrNotRegular, ErrTooLarge (wrapped).
 func ReadRegular(root *os.Root, name string, limit int64) ([]byte, error) {
-	return readRegular(root.Stat, root.OpenFile, name, limit)
+	open := func(name string, flag int, perm fs.FileMode) (*os.File, error) {
+		return brief.OpenIn(root, name, flag, perm)
+	}
+	return readRegular(root.Stat, open, name, limit)
 }
 
 func readRegular(stat func(string) (fs.FileInfo, error), open func(string, int, fs.FileMode) (*os.File, error),

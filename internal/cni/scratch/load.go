@@ -19,6 +19,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/selection"
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 const (
@@ -148,7 +149,7 @@ func open(cniDir, containerID string) (*os.Root, error) {
 func checkID(id string) error { return netconf.NetworkName(id) }
 
 func read(root *os.Root, name string) ([]byte, error) {
-	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not hold it up
+	f, err := brief.OpenIn(root, name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not hold it up
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +214,7 @@ func (a *Attachment) apply(c *cached) {
 // resultNames lists the result files of a container. Their names do not say where the
 // network's name ends; container IDs are unique enough to be looked for inside.
 func resultNames(root *os.Root, containerID string) ([]string, error) {
-	dir, err := root.Open(resultsDir)
+	dir, err := brief.OpenIn(root, resultsDir, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

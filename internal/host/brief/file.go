@@ -30,6 +30,28 @@ func OpenFile(path string, flag int, perm fs.FileMode) (*os.File, error) {
 	}
 }
 
+// OpenIn is root.OpenFile where descriptors may run out. os.Root has no way around the
+// runtime's poller, and the runtime ends the process when it cannot set that up.
+func OpenIn(root *os.Root, name string, flag int, perm fs.FileMode) (*os.File, error) {
+	if err := Spare(); err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	return root.OpenFile(name, flag, perm)
+}
+
+// Spare says whether a file can be opened and the runtime's poller set up, which takes two
+// more descriptors: the error is what the kernel says where the runtime would throw.
+func Spare() error {
+	for range 3 {
+		fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
+		if err != nil {
+			return err
+		}
+		defer syscall.Close(fd) //nolint:errcheck // it holds nothing
+	}
+	return nil
+}
+
 // ReadFile is os.ReadFile in the same manner.
 func ReadFile(path string) ([]byte, error) {
 	f, err := OpenFile(path, os.O_RDONLY, 0)

@@ -113,7 +113,7 @@ func holds(proc, name string, want os.FileInfo) (holds, inherited bool) {
 		if err != nil || !os.SameFile(is, want) {
 			continue
 		}
-		info, err := os.ReadFile(proc + "/fdinfo/" + fd.Name())
+		info, err := brief.ReadFile(proc + "/fdinfo/" + fd.Name())
 		if err != nil || !bytes.Contains(info, []byte("FLOCK")) {
 			continue
 		}

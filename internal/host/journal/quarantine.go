@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // What quarantine keeps.
@@ -51,7 +53,10 @@ func (r *Record) quarantine(reason string) (string, error) {
 	}
 	r.state = State{Empty: true}
 	// The record is safe; the note beside it and the pruning are not worth an error.
-	_ = os.WriteFile(path+reasonSuffix, []byte(reason+"\n"), 0o600)
+	if note, err := brief.OpenFile(path+reasonSuffix, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600); err == nil {
+		_, _ = note.WriteString(reason + "\n")
+		_ = note.Close()
+	}
 	_ = r.store.PruneQuarantine(now)
 	return path, nil
 }

@@ -112,8 +112,8 @@ type Phase struct {
 	Phase  Op              `json:"phase"`
 	Item   int             `json:"item"` // index into what the intents list, or WholeCall
 	Plugin int             `json:"plugin"`
-	Group  int             `json:"group,omitempty"` // process group of a started delegate
-	Start  uint64          `json:"start,omitempty"` // start time of its leader, as in Process
+	Group  int             `json:"group,omitempty"`  // process group of a started delegate
+	Start  uint64          `json:"start,omitempty"`  // start time of its leader, as in Process
 	Waited int64           `json:"waited,omitempty"` // milliseconds that this call had waited for the right to act
 	Result json.RawMessage `json:"result,omitempty"`
 	Error  string          `json:"error,omitempty"`

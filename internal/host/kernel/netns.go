@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // maxDumps bounds how often one dump is asked for: an interruption means that something
@@ -28,7 +30,10 @@ type Netns struct {
 // errors.Is(err, fs.ErrNotExist) tells that there is none.
 func OpenNetns(path string) (*Netns, error) {
 	// O_NONBLOCK: a path that is no namespace (a FIFO, say) must not hang.
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err := brief.Spare(); err != nil {
+		return nil, fmt.Errorf("open network namespace: %w", err)
+	}
+	file, err := brief.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open network namespace: %w", err)
 	}
@@ -56,7 +61,7 @@ func (n *Netns) Close() error {
 // where it came from, it ends with its goroutine instead of being used by others.
 func (n *Netns) do(f func() error) error {
 	return onThread(func() (bool, error) {
-		home, err := os.Open("/proc/thread-self/ns/net")
+		home, err := brief.OpenFile("/proc/thread-self/ns/net", os.O_RDONLY, 0)
 		if err != nil {
 			return true, fmt.Errorf("open own network namespace: %w", err)
 		}
