@@ -13,17 +13,17 @@ import (
 )
 
 // countedPlugins are those that the pods of TestDelegateLimit need; each is replaced by a script
-// that marks its begin and its end around the real one.
+// around the real one.
 const (
 	countedPlugins = "bridge macvlan"
 	realPlugins    = "/opt/cni/real"
+	livePlugins    = "/var/lib/cni/live"
 	marks          = "/var/lib/cni/marks"
 )
 
 // A hundred pods at once with delegateLimit 4: all run, and there are never more than four
 // plugins at once, of ADD and DEL together, nor more than three of ADD, since one place is kept
-// for DEL. The plugins themselves are counted, outside of Weft: by marks that they append to one
-// file, whose order is that of the events.
+// for DEL. The plugins count themselves, outside of Weft.
 func TestDelegateLimit(t *testing.T) {
 	const total, limitOfAll, limitOfADD = 100, 4, 3
 	r := newRig(t)
@@ -35,7 +35,7 @@ func TestDelegateLimit(t *testing.T) {
 	var names []string
 	for n := range total {
 		name := fmt.Sprintf("pod-%d", n)
-		r.create(name, "bridge")
+		r.create(name, "bridge", untilItEnds)
 		names = append(names, name)
 	}
 	r.step("%d pods are made", total)
@@ -44,20 +44,20 @@ func TestDelegateLimit(t *testing.T) {
 	for _, pod := range r.pods() {
 		r.hasNetworks(pod, 1)
 	}
-	adds := r.mostAtOnce()
-	if adds["all"] > limitOfAll || adds["ADD"] > limitOfADD {
-		t.Errorf("most plugins at once: %v, want at most %d, and %d of ADD", adds, limitOfAll, limitOfADD)
+	all, adds := r.mostAtOnce()
+	if all > limitOfAll || adds > limitOfADD {
+		t.Errorf("%d plugins at once, %d of ADD, want at most %d and %d", all, adds, limitOfAll, limitOfADD)
 	}
-	if adds["ADD"] < limitOfADD {
-		t.Errorf("most plugins at once: %v: the limit was never reached, so this says nothing", adds)
+	if adds < limitOfADD {
+		t.Errorf("%d plugins of ADD at once: the limit of %d was never reached, so this says nothing", adds, limitOfADD)
 	}
 	for _, name := range names {
 		r.delete(name)
 	}
 	r.gone(names...)
 	r.step("all of them are gone")
-	if all := r.mostAtOnce(); all["all"] > limitOfAll {
-		t.Errorf("most plugins at once, with DEL: %v, want at most %d", all, limitOfAll)
+	if all, _ := r.mostAtOnce(); all > limitOfAll {
+		t.Errorf("%d plugins at once, with DEL, want at most %d", all, limitOfAll)
 	}
 }
 
@@ -90,51 +90,56 @@ func podReady(pod *corev1.Pod) bool {
 	})
 }
 
+// counting notes how many of the counted plugins live while one begins, itself included. The
+// most that ever lived at once lived when one of them began. One that is killed removes no file,
+// so who has a file is looked up.
+const counting = `#!/bin/sh
+me=` + livePlugins + `/$$.$CNI_COMMAND
+: > $me
+all=0 adds=0
+for f in ` + livePlugins + `/*; do
+	p=${f##*/}
+	read -r _ _ state _ < /proc/${p%.*}/stat || continue
+	[ "$state" = Z ] && continue
+	all=$((all + 1))
+	case $p in *.ADD) adds=$((adds + 1)) ;; esac
+done 2> /dev/null
+echo "$CNI_COMMAND $all $adds" >> ` + marks + `
+` + realPlugins + `/${0##*/}
+status=$?
+rm -f $me
+exit $status
+`
+
 // countPlugins puts the scripts in place until the test's end.
 func (r *rig) countPlugins() {
 	r.t.Helper()
-	script := fmt.Sprintf(`#!/bin/sh
-echo "begin $CNI_COMMAND $CNI_CONTAINERID" >> %[1]s
-%[2]s/${0##*/}
-status=$?
-echo "end $CNI_COMMAND $CNI_CONTAINERID" >> %[1]s
-exit $status
-`, marks, realPlugins)
-	r.shell("mkdir -p " + realPlugins + " && cd /opt/cni/bin && cp " + countedPlugins + " " + realPlugins + " && : > " + marks)
+	r.shell("mkdir -p " + realPlugins + " " + livePlugins + " && cd /opt/cni/bin && cp " + countedPlugins + " " + realPlugins + " && : > " + marks)
 	r.t.Cleanup(func() {
-		undo := "cd " + realPlugins + " && for p in *; do mv $p /opt/cni/bin/; done; rm -rf " + realPlugins + " " + marks
+		undo := "cd " + realPlugins + " && for p in *; do mv $p /opt/cni/bin/; done; rm -rf " + realPlugins + " " + livePlugins + " " + marks
 		if _, err := r.node.Exec(r.ctx(), "sh", "-c", undo); err != nil {
 			r.t.Error(err)
 		}
 	})
 	for p := range strings.FieldsSeq(countedPlugins) {
-		r.write("/opt/cni/bin/"+p, script)
+		r.write("/opt/cni/bin/"+p, counting)
 		r.shell("chmod 755 /opt/cni/bin/" + p)
 	}
 }
 
-// mostAtOnce is how many plugins ran at once at most, by command and "all".
-func (r *rig) mostAtOnce() map[string]int {
+// mostAtOnce is how many plugins ran at once at most: all of them, and those of ADD.
+func (r *rig) mostAtOnce() (all, adds int) {
 	r.t.Helper()
-	now, most := map[string]int{}, map[string]int{}
-	calls := 0
+	calls := map[string]int{}
 	for line := range strings.Lines(r.file(marks)) {
-		mark, command, _ := strings.Cut(strings.TrimSpace(line), " ")
-		command, _, _ = strings.Cut(command, " ")
-		switch mark {
-		case "begin":
-			calls++
-			for _, kind := range []string{command, "all"} {
-				now[kind]++
-				most[kind] = max(most[kind], now[kind])
-			}
-		case "end":
-			now[command]--
-			now["all"]--
-		default:
-			r.t.Fatalf("unknown mark %q", line)
+		var command string
+		var nowAll, nowADD int
+		if _, err := fmt.Sscan(line, &command, &nowAll, &nowADD); err != nil {
+			r.t.Fatalf("unknown mark %q: %v", line, err)
 		}
+		calls[command]++
+		all, adds = max(all, nowAll), max(adds, nowADD)
 	}
-	r.step("%d calls of plugins, at once at most %v, now %v", calls, most, now)
-	return most
+	r.step("calls of plugins: %v; at once at most %d, and %d of ADD", calls, all, adds)
+	return all, adds
 }
