@@ -32,8 +32,11 @@ const (
 	lastWait  = 10 * time.Second
 	// steady is how long a watch has to hold for waits to begin anew.
 	steady = time.Minute
-	// listTimeout bounds one list; a watch has the bound that client-go asks for.
-	listTimeout = time.Minute
+	// listTimeout bounds one list; a watch has the bound that client-go asks for, minutes,
+	// but to begin it has answerTimeout: whoever takes the request and never answers, as
+	// what stands before a lost API server may, would keep the node from being ready.
+	listTimeout   = time.Minute
+	answerTimeout = 15 * time.Second
 	// sayEvery is how often one and the same fault of following is logged as a warning.
 	sayEvery = 5 * time.Minute
 )
@@ -48,6 +51,7 @@ type follower struct {
 	failed   func(verb string, err error) error
 	complete <-chan struct{} // of the table
 	start    func(klog.Logger) *cache.Reflector
+	patience time.Duration // answerTimeout, less in tests
 
 	mu    sync.Mutex
 	fault error  // of the last try, nil when it succeeded
@@ -57,7 +61,7 @@ type follower struct {
 
 func (c *Cluster) followPods(node string) *follower {
 	f := &follower{
-		what: "pods of this node", resource: "pods", client: c.core, log: c.log, complete: c.pods.complete,
+		what: "pods of this node", resource: "pods", client: c.core, log: c.log, complete: c.pods.complete, patience: answerTimeout,
 		fields: fields.OneTermEqualSelector("spec.nodeName", node),
 	}
 	f.failed = func(verb string, err error) error { return c.failed(verb, f.what, err) }
@@ -70,7 +74,7 @@ func (c *Cluster) followPods(node string) *follower {
 func (c *Cluster) followNADs() *follower {
 	f := &follower{
 		what: "NetworkAttachmentDefinitions", resource: nadResource, client: c.nad, log: c.log,
-		complete: c.nads.complete, fields: fields.Everything(),
+		complete: c.nads.complete, patience: answerTimeout, fields: fields.Everything(),
 	}
 	f.failed = func(verb string, err error) error {
 		if !served(err) {
@@ -146,7 +150,7 @@ func (f *follower) watch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 	if o.TimeoutSeconds != nil { // the server's bound, kept on this side as well
 		req.Timeout(time.Duration(*o.TimeoutSeconds) * time.Second)
 	}
-	w, err := req.Watch(ctx)
+	w, err := begin(ctx, f.patience, req.Watch)
 	streamed := o.SendInitialEvents != nil
 	if err == nil || !streamed {
 		f.note(ctx, "watch", err)
@@ -155,6 +159,37 @@ func (f *follower) watch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 	// A server that streams no lists says 400 or 422, and is asked for a list then. And a
 	// Reflector would wait for one that is away without looking at ctx: run does it better.
 	return nil, opaqueError{err, errors.Is(ctx.Err(), context.Canceled) || !retriable(err)}
+}
+
+// begin begins a watch, and gives that up when no answer has begun after so long.
+func begin(ctx context.Context, patience time.Duration, watching func(context.Context) (watch.Interface, error)) (watch.Interface, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	timer := time.AfterFunc(patience, cancel)
+	w, err := watching(ctx)
+	late := !timer.Stop()
+	switch {
+	case err == nil && !late:
+		return begun{w, cancel}, nil
+	case err == nil:
+		w.Stop()
+	}
+	cancel()
+	if late {
+		err = fmt.Errorf("no answer has begun after %s: %w", patience, context.DeadlineExceeded)
+	}
+	return nil, err
+}
+
+// begun is a watch whose request ends with it.
+type begun struct {
+	watch.Interface
+	cancel context.CancelFunc
+}
+
+// Stop ends the watch.
+func (b begun) Stop() {
+	b.Interface.Stop()
+	b.cancel()
 }
 
 // opaqueError hides from a Reflector that it may try again.

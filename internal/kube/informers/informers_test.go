@@ -72,12 +72,18 @@ func (b *buffer) String() string {
 
 func start(t *testing.T, s *kubetest.Server, edit func(cluster, user map[string]any)) *rig {
 	t.Helper()
+	return startWith(t, s, edit, func(*Cluster) {})
+}
+
+func startWith(t *testing.T, s *kubetest.Server, edit func(cluster, user map[string]any), before func(*Cluster)) *rig {
+	t.Helper()
 	r := &rig{t: t, s: s, logs: &buffer{}}
 	c, err := New(Config{NodeName: "n1", Kubeconfig: s.Kubeconfig(edit)}, slog.New(slog.NewTextHandler(r.logs, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Cluster = c
+	before(c)
 	c.NotifyPods(func(ref Ref) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -359,6 +365,27 @@ func TestNoAnswerAtStart(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWatchWithoutAnswer: who takes the request for a watch and never answers keeps the
+// agent from its lists no longer than from beginning anew.
+func TestWatchWithoutAnswer(t *testing.T) {
+	s := kubetest.New(t)
+	s.Apply(pod("web", ""))
+	s.Inject(kubetest.Fault{Verb: "watch", Hang: true})
+	r := startWith(t, s, nil, func(c *Cluster) {
+		for _, f := range c.follow {
+			f.patience = 20 * time.Millisecond
+		}
+	})
+	r.ready() // by a list, as nothing comes of streaming it
+	r.until("another try", func() bool { return s.Count("watch", "pods") > 2 })
+	if err := r.Behind(); err == nil || !strings.Contains(err.Error(), "no answer in time") {
+		t.Errorf("behind: %v", err)
+	}
+	s.Heal()
+	s.Apply(pod("new", ""))
+	r.until("the new pod", func() bool { _, ok := r.Pod("default", "new"); return ok })
 }
 
 func TestConfigFaults(t *testing.T) {
