@@ -14,7 +14,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/reconcile"
 )
 
-// behindEvery is how often it is asked why the caches are not complete yet.
+// behindEvery is how often it is asked why what is to come at the start has not come yet.
 const behindEvery = time.Second
 
 // watch tells readiness what holds, until ctx ends.
@@ -34,12 +34,17 @@ func (a *Agent) watch(ctx context.Context) error {
 			a.ready.Set(readiness.PlannerListening, true, "")
 		case <-caches:
 			caches = nil
-			ticker.Stop()
 			a.ready.Set(readiness.CachesSynced, true, "")
 		case <-ticker.C:
-			if err := a.cluster.Behind(); err != nil {
+			if err := a.observer.Fault(); records != nil && err != nil {
+				a.ready.Set(readiness.RecordsLoaded, false, err.Error())
+			}
+			if err := a.cluster.Behind(); caches != nil && err != nil {
 				a.ready.Set(readiness.CachesSynced, false, err.Error())
 			}
+		}
+		if records == nil && caches == nil {
+			ticker.Stop()
 		}
 	}
 }

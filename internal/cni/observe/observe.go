@@ -57,6 +57,7 @@ type Observer struct {
 	mu    sync.RWMutex // guards what follows; never held over I/O or a call of notify
 	shown map[journal.Key]shown
 	pods  map[string][]*Sandbox // by the pod's UID, oldest first
+	fault error                 // of the folder, since the last look at it
 }
 
 // shown is one file of the folder as callers see it: exactly one of the fields is set.
@@ -120,6 +121,13 @@ func (o *Observer) Timings(f func(Timing)) { o.timings = append(o.timings, f) }
 
 // Synced is closed once every record that was there at the start has been looked at.
 func (o *Observer) Synced() <-chan struct{} { return o.synced }
+
+// Fault says what is wrong with the folder of the records, as the last look at it found.
+func (o *Observer) Fault() error {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return o.fault
+}
 
 // Sandboxes gives the view of every readable record, by their keys.
 func (o *Observer) Sandboxes() []*Sandbox {

@@ -7,10 +7,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -118,6 +120,31 @@ func TestFolderComesAndGoes(t *testing.T) {
 	}
 }
 
+// TestFault: what keeps the folder from being read is told, until it does no longer.
+func TestFault(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(state, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, err := New(state, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &loop{Observer: o, watched: map[string]bool{}, records: map[journal.Key]*entry{}}
+	defer l.close()
+	l.scan()
+	if err := o.Fault(); !errors.Is(err, syscall.ENOTDIR) || !strings.Contains(err.Error(), state) {
+		t.Errorf("a file in place of the state directory: %v", err)
+	}
+	if err := os.Remove(state); err != nil {
+		t.Fatal(err)
+	}
+	l.scan()
+	if err := o.Fault(); err != nil {
+		t.Errorf("no state directory is no fault: %v", err)
+	}
+}
+
 // TestBadRecords: each is shown and counted, and the good ones are seen.
 func TestBadRecords(t *testing.T) {
 	r := newRig(t, filepath.Join(t.TempDir(), "state"))
@@ -155,6 +182,10 @@ func TestBadRecords(t *testing.T) {
 	if err := os.Mkdir(file("dir-eth0.jsonl"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	write("large-eth0.jsonl", nil)
+	if err := os.Truncate(file("large-eth0.jsonl"), maxRecord+1); err != nil {
+		t.Fatal(err)
+	}
 	write("not a key.jsonl", nil)
 	write("other.txt", nil)
 	quarantine := filepath.Join(r.state, "quarantine")
@@ -168,19 +199,20 @@ func TestBadRecords(t *testing.T) {
 	}
 	r.start()
 	if d := cmp.Diff(Counts{
-		Records: 10, Finished: 1, HalfDone: 1, Dead: 1, Newer: 1, Corrupt: 5, Placeholders: 1, Torn: 1, Quarantined: 1,
+		Records: 11, Finished: 1, HalfDone: 1, Dead: 1, Newer: 1, Corrupt: 6, Placeholders: 1, Torn: 1, Quarantined: 1,
 	}, r.Counts()); d != "" {
 		t.Error(d)
 	}
 	got := map[journal.Key]string{}
 	for _, u := range r.Unreadable() {
-		if u.Newer != errors.Is(u.Err, journal.ErrNewer) || u.Err == nil {
+		if u.Newer != errors.Is(u.Err, journal.ErrNewer) || u.Err == nil || errors.Is(u.Err, errLarge) != (u.Key == "large-eth0") {
 			t.Errorf("%+v", u)
 		}
 		got[u.Key] = u.PodUID
 	}
 	if d := cmp.Diff(map[journal.Key]string{
 		"bad-eth0": "", "nonsense-eth0": "", "newer-eth0": "uid-n", "link-eth0": "", "fifo-eth0": "", "dir-eth0": "",
+		"large-eth0": "",
 	}, got); d != "" {
 		t.Error(d)
 	}

@@ -5,6 +5,7 @@ package observe
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"syscall"
@@ -15,6 +16,15 @@ import (
 
 // retryRead is when a record is read again for which there was no descriptor left.
 const retryRead = time.Second
+
+// maxRecord is the largest record that is looked at: far above what pods need, and little
+// enough that a file that something else has filled does not end the agent for want of
+// memory, at every start anew. The hands read larger ones, and the status of such a pod is
+// written once, by its report.
+const maxRecord = 24 << 20
+
+// errLarge is why a record is not looked at.
+var errLarge = errors.New("is too large to be looked at")
 
 // read makes the view of a key what its file says now.
 func (l *loop) read(key journal.Key) {
@@ -29,6 +39,11 @@ func (l *loop) read(key journal.Key) {
 	var before stamp
 	if at, err := os.Lstat(l.store.Path(key)); err == nil {
 		before = stampOf(at)
+	}
+	if before.size > maxRecord {
+		l.end(key)
+		l.fault(key, "", fmt.Errorf("record %s: %w: %d bytes, more than %d", key, errLarge, before.size, maxRecord))
+		return
 	}
 	file, st, err := l.store.Peek(key)
 	l.reads.Add(1)

@@ -212,6 +212,9 @@ func (l *loop) list() ([]journal.Key, error) {
 
 // complain tells of the folder's faults, each once until another one comes or none.
 func (l *loop) complain(err error) {
+	l.mu.Lock()
+	l.Observer.fault = err
+	l.mu.Unlock()
 	text := ""
 	if err != nil {
 		text = err.Error()
