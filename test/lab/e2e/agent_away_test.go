@@ -98,8 +98,8 @@ func TestAgentKilled(t *testing.T) {
 	r.step("all pods have come and gone")
 	ready()
 	r.agentReady()
-	if n := r.metrics()[`weft_records{state="quarantined"}`]; n != 0 {
-		t.Errorf("%v records are in quarantine", n)
+	if n, ok := r.metrics()[`weft_records{state="quarantined"}`]; !ok || n != 0 {
+		t.Errorf("%v records are in quarantine (metric served: %t)", n, ok)
 	}
 }
 
