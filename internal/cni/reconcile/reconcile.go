@@ -19,6 +19,8 @@
 //     something else, so that a cache that is behind causes no second write.
 //   - One pod is in work at a time, several pods at once; a write that fails is tried again,
 //     with growing pauses, and keeps no other pod from its status.
+//   - What another writer takes away is put back at once a few times, then with pauses that
+//     grow: two writers that want different things do not write as fast as they can.
 //   - A report is answered with success when the status is right or after StatusTimeout: what
 //     is left then stays in the queue. Only where nobody would repair it, because the record
 //     cannot be seen, a write that fails fails the report.
@@ -61,6 +63,9 @@ const (
 	// behindFor is how long a cache may show what was there before a write. After it the
 	// cache is believed: another writer may have put that back.
 	behindFor = 30 * time.Second
+	// freely is how often one and the same status is put back at once. Another writer that
+	// does so as well would have the two of them write as fast as the API server can.
+	freely = 4
 	// forbiddenEvery is how often it is told that writing is not allowed.
 	forbiddenEvery = time.Hour
 )
@@ -70,6 +75,9 @@ var (
 	ErrGone      = errors.New("the pod is gone")          // it or its UID
 	ErrForbidden = errors.New("writing is not permitted") // to the agent's account
 )
+
+// errContested is told of a pod whose status another writer keeps changing.
+var errContested = errors.New("another writer keeps changing it, so it is put back with pauses")
 
 // Pods is what is known of the node's pods, and the way to write to them. The methods may
 // be called at the same time.
@@ -212,7 +220,13 @@ func (r *Reconciler) work(ctx context.Context, uid string) verdict {
 		r.settle(s)
 		return verdict{recheck: unseen}
 	}
-	if err := r.write(ctx, uid, pod, annotation, status); err != nil {
+	says := status.Merge("")
+	if rest := r.rests(uid, says); rest > 0 {
+		v := r.failed(s, errContested)
+		v.after = rest
+		return v
+	}
+	if err := r.write(ctx, uid, pod, annotation, status, says); err != nil {
 		if errors.Is(err, ErrGone) || ctx.Err() != nil {
 			return verdict{} // the cache will say so; or the next agent will do it
 		}
@@ -223,7 +237,7 @@ func (r *Reconciler) work(ctx context.Context, uid string) verdict {
 }
 
 // write patches the annotation, and remembers what the cache is to show.
-func (r *Reconciler) write(ctx context.Context, uid string, pod planner.PodRef, cached string, status *report.Status) error {
+func (r *Reconciler) write(ctx context.Context, uid string, pod planner.PodRef, cached string, status *report.Status, says string) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	var old, wrote string
@@ -244,7 +258,7 @@ func (r *Reconciler) write(ctx context.Context, uid string, pod planner.PodRef, 
 		r.count(outcomeWritten)
 	}
 	if err == nil {
-		r.remember(uid, cached, old, wrote)
+		r.remember(uid, cached, old, wrote, says)
 	}
 	return err
 }

@@ -232,6 +232,34 @@ func TestOtherWriters(t *testing.T) {
 	})
 }
 
+// TestAnotherWriterThatNeverEnds: who takes our entries away each time has a few of them put
+// back at once, then fewer and fewer; a new sandbox is written without a pause, and in the
+// end the status is right.
+func TestAnotherWriterThatNeverEnds(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.pod("a")
+		s := finished(sandbox("c1", "a", "uid-a", "10.0.0.2/24"))
+		r.put(s)
+		for range 600 {
+			r.set("a", func(p *pod) { p.annotation = "[" + foreignText + "]" })
+			r.pass(100 * time.Millisecond)
+		}
+		if n := r.written(); n < freely || n > 16 {
+			t.Errorf("%d writes in a minute", n)
+		}
+		if pending, _ := r.Lag(); pending != 1 || !strings.Contains(r.State("uid-a").Fault, "another writer") {
+			t.Errorf("%d pending, %+v", pending, r.State("uid-a"))
+		}
+		before := r.written()
+		next := finished(sandbox("c2", "a", "uid-a", "10.0.0.3/24"))
+		next.Begun = s.Begun.Add(time.Second)
+		r.put(next)
+		r.pass(lastRest)
+		r.pass(lastRest)
+		r.want("a", before+1, append(statusOf(next, "10.0.0.3"), foreign)...)
+	})
+}
+
 // TestPutBackBehindTheCache: another writer who puts back what was there is not taken for
 // a cache that is behind, for long.
 func TestPutBackBehindTheCache(t *testing.T) {

@@ -26,6 +26,7 @@ const (
 type state struct {
 	reported life // the ADD that said that it is over, before its record does
 	wrote    *wrote
+	put      put
 	fault    string // what was told last, "" = all is well
 	waiters  []*waiter
 }
@@ -43,6 +44,39 @@ type wrote struct {
 	value  string
 	before []string // what the cache may show until then
 	at     time.Time
+}
+
+// put is what a pod's status was last made to say, and how often in a row: somebody else
+// took it away in between.
+type put struct {
+	says  string
+	times int
+	at    time.Time
+}
+
+// contested says how long a status is to rest before it is put back once more. The first
+// few times it is put back at once; then the pauses grow as those after failures do, and end
+// when the status holds for longer than the longest of them. Something new to say never rests.
+func (p put) contested(says string, now time.Time) time.Duration {
+	if p.says != says || p.times <= freely || now.Sub(p.at) > 2*lastRest {
+		return 0
+	}
+	return min(firstRest<<min(p.times-freely, 16), lastRest) - now.Sub(p.at)
+}
+
+// again counts a write.
+func (p put) again(says string, now time.Time) put {
+	if p.says != says || now.Sub(p.at) > 2*lastRest {
+		return put{says, 1, now}
+	}
+	return put{says, p.times + 1, now}
+}
+
+// rests says how long a pod's status is to rest, since another writer keeps changing it.
+func (r *Reconciler) rests(uid, says string) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.of(uid).put.contested(says, time.Now())
 }
 
 // waiter is a report that waits for the status of its sandbox, or of a later one.
@@ -138,10 +172,13 @@ func (r *Reconciler) believed(uid, cached string) (annotation string, unseen tim
 }
 
 // remember keeps what was written until the cache shows it.
-func (r *Reconciler) remember(uid, cached, old, value string) {
+func (r *Reconciler) remember(uid, cached, old, value, says string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	st := r.of(uid)
+	if old != value {
+		st.put = st.put.again(says, time.Now())
+	}
 	if st.wrote = nil; cached != value {
 		st.wrote = &wrote{value: value, before: []string{cached, old}, at: time.Now()}
 	}
