@@ -207,7 +207,7 @@ func (r *rig) mountImage() string {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() {
-		if _, err := r.node.Exec(r.ctx(), "ctr", "--namespace=k8s.io", "images", "unmount", where); err != nil {
+		if _, err := r.node.Exec(r.ctx(), "ctr", "--namespace=k8s.io", "images", "unmount", "--rm", where); err != nil {
 			r.t.Error(err)
 		}
 	})
