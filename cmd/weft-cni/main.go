@@ -14,6 +14,7 @@ import (
 
 	"github.com/weftnet/weft/internal/cni/attach"
 	"github.com/weftnet/weft/internal/host/brief"
+	_ "github.com/weftnet/weft/internal/host/brief/start" // before the other packages
 )
 
 func main() {

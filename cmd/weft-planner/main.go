@@ -12,6 +12,7 @@ import (
 
 	"github.com/weftnet/weft/internal/cni/planner/stdio"
 	"github.com/weftnet/weft/internal/host/brief"
+	_ "github.com/weftnet/weft/internal/host/brief/start" // before the other packages
 )
 
 const usage = `weft-planner makes the plans of weft-cni where no agent runs.

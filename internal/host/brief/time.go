@@ -26,8 +26,10 @@ type clock struct {
 	at              time.Time
 }
 
+// Deadline is the earlier of its own and the outer one.
 func (c *clock) Deadline() (time.Time, bool) { return c.at, true }
 
+// Err looks at the clock.
 func (c *clock) Err() error {
 	if err := c.Context.Err(); err != nil {
 		return err
