@@ -54,7 +54,7 @@ func TestDelegateLimit(t *testing.T) {
 	for _, name := range names {
 		r.delete(name)
 	}
-	r.gone(names...)
+	r.allGone()
 	r.step("all of them are gone")
 	if all, _ := r.mostAtOnce(); all > limitOfAll {
 		t.Errorf("%d plugins at once, with DEL, want at most %d", all, limitOfAll)
@@ -80,6 +80,24 @@ func (r *rig) becomeReady(total int) {
 				return nil
 			}
 			return fmt.Errorf("the last event of %s: %s", last, r.lastEvent(last))
+		})
+	}
+}
+
+// allGone waits for the end of every pod of the test, in the same manner.
+func (r *rig) allGone() {
+	r.t.Helper()
+	for left := len(r.pods()); left > 0; {
+		r.wait(fmt.Sprintf("fewer than %d pods to be there", left), func() error {
+			now := r.pods()
+			if len(now) < left {
+				left = len(now)
+				return nil
+			}
+			for name := range now {
+				return fmt.Errorf("the last event of %s: %s", name, r.lastEvent(name))
+			}
+			return nil
 		})
 	}
 }
