@@ -5,6 +5,7 @@ package e2e_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -94,10 +95,8 @@ func (r *rig) allGone() {
 				left = len(now)
 				return nil
 			}
-			for name := range now {
-				return fmt.Errorf("the last event of %s: %s", name, r.lastEvent(name))
-			}
-			return nil
+			last := slices.Min(slices.Collect(maps.Keys(now)))
+			return fmt.Errorf("the last event of %s: %s", last, r.lastEvent(last))
 		})
 	}
 }
