@@ -110,7 +110,7 @@ func (s *Server) serve(ctx context.Context, server *http.Server, l *socket, slot
 		}
 	}
 	at.Close() //nolint:errcheck // nobody can reach it any more
-	<-served //nolint:errcheck // it is that the listener is closed
+	<-served   //nolint:errcheck // it is that the listener is closed
 	return true, nil
 }
 
