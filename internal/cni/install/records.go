@@ -53,7 +53,7 @@ func (e *LeftError) Error() string {
 		if n > mostNamed {
 			fmt.Fprintf(&b, "\n  and %d more", n-mostNamed)
 		}
-		b.WriteString("\ndelete or move these pods first; or have them undone, which takes their interfaces away, the pod network's included")
+		b.WriteString("\ndelete or move these pods first; or have them undone (--force), which takes their interfaces away, the pod network's included")
 	}
 	if n := len(e.Devices); n > 0 {
 		if b.Len() > 0 {
