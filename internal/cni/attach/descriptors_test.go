@@ -13,7 +13,7 @@ import (
 )
 
 // With the least no file can be opened, with the most an ADD succeeds.
-const minDescriptors, maxDescriptors = 3, 20
+const minDescriptors, maxDescriptors = 3, 28
 
 // limited runs a call that may have so many descriptors open. What it answers must be a
 // result or a CNI error, and no fault of Weft's own.
