@@ -133,7 +133,7 @@ func (l *Lanes) pass(ctx context.Context, gate string) (*os.File, error) {
 	case <-ctx.Done():
 	}
 	go func() { // what comes too late is for the next one
-		_ = <-locked
+		<-locked
 		_ = f.Close()
 	}()
 	return nil, sleep(ctx, 0)
