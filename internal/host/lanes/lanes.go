@@ -133,8 +133,7 @@ func (l *Lanes) pass(ctx context.Context, gate string) (*os.File, error) {
 	case <-ctx.Done():
 	}
 	go func() { // what comes too late is for the next one
-		<-locked
-		_ = f.Close()
+		_ = errors.Join(<-locked, f.Close())
 	}()
 	return nil, sleep(ctx, 0)
 }
