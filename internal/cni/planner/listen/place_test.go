@@ -73,6 +73,10 @@ func TestTakenAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer before.Close()
+	// Answered once, so that it has been accepted: what waits in the backlog goes with the socket.
+	if _, err := before.Plan(t.Context(), request("first"), nil); err != nil {
+		t.Fatal(err)
+	}
 	for _, take := range []func() error{
 		func() error { return os.Remove(path) },
 		func() error { return errors.Join(os.Remove(path), os.Remove(path+".lock")) },
