@@ -16,6 +16,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/weftnet/weft/internal/host/socket"
 )
 
 // Bounds. People ask here, a few at a time.
@@ -79,7 +81,7 @@ func (s *Server) Run(ctx context.Context) error {
 	slots := make(chan struct{}, maxConns)
 	announce := sync.OnceFunc(func() { close(s.ready) })
 	for {
-		l, err := listen(s.path)
+		l, err := socket.Listen(s.path, 0o600)
 		if err != nil {
 			server.Close() //nolint:errcheck // of connections that came before the socket was lost
 			return err
@@ -93,13 +95,13 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // serve answers at one socket, until ctx ends or the socket is lost.
-func (s *Server) serve(ctx context.Context, server *http.Server, l *socket, slots chan struct{}) (lost bool, err error) {
-	at := limited{socket: l, slots: slots, closed: make(chan struct{})}
+func (s *Server) serve(ctx context.Context, server *http.Server, l *socket.Socket, slots chan struct{}) (lost bool, err error) {
+	at := limited{Socket: l, slots: slots, closed: make(chan struct{})}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(at) }()
 	ticker := time.NewTicker(s.look)
 	defer ticker.Stop()
-	for !l.gone() {
+	for !l.Gone() {
 		select {
 		case err := <-served:
 			l.Close() //nolint:errcheck // the fault is told

@@ -34,6 +34,7 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/internal/cni/wire"
+	"github.com/weftnet/weft/internal/host/socket"
 )
 
 const (
@@ -53,7 +54,7 @@ const (
 	lookEvery = 5 * time.Second
 
 	maxPath = 107 // of a socket's address, in bytes
-	suffix  = ".new"
+	suffix  = socket.Suffix
 )
 
 // Handle answers one request. ctx ends with the server, after drainTime.
@@ -121,28 +122,23 @@ func (s *Server) serve(ctx, handling context.Context, places chan struct{}, anno
 		return false, err
 	}
 	defer lock.Close()
-	l, own, err := s.listen(ctx)
+	l, err := socket.Listen(s.path, s.mode)
 	if err != nil {
 		return false, err
 	}
 	defer l.Close()
-	defer func() {
-		if s.inPlace(own) { // a stale one harms nobody
-			_ = os.Remove(s.path)
-		}
-	}()
 	announce()
 
 	here, leave := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	defer leave()
-	unhook := context.AfterFunc(here, func() { l.Close() })
+	unhook := context.AfterFunc(here, func() { l.UnixListener.Close() })
 	defer unhook()
 	watch.Go(func() {
 		ticker := time.NewTicker(s.look)
 		defer ticker.Stop()
-		for s.inPlace(own) {
+		for l.InPlace() {
 			select {
 			case <-here.Done():
 				return
@@ -151,15 +147,8 @@ func (s *Server) serve(ctx, handling context.Context, places chan struct{}, anno
 		}
 		leave()
 	})
-	err = s.accept(here, handling, l, places)
+	err = s.accept(here, handling, l.UnixListener, places)
 	return err == nil && ctx.Err() == nil, err
-}
-
-// inPlace says whether the socket's path still leads to it.
-func (s *Server) inPlace(own fs.FileInfo) bool {
-	info, err := os.Lstat(s.path)
-	// Another file may have been given the number of one that is gone.
-	return err == nil && os.SameFile(info, own) && info.ModTime().Equal(own.ModTime())
 }
 
 // lock takes the lock file, which the kernel gives back when this process dies.
@@ -177,43 +166,6 @@ func (s *Server) lock() (*os.File, error) {
 		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	return f, nil
-}
-
-// listen puts the socket at its path: made and given its mode beside it, then renamed, so
-// that there is no moment without a socket, or with one that others may use.
-func (s *Server) listen(ctx context.Context) (l *net.UnixListener, own fs.FileInfo, err error) {
-	for _, path := range []string{s.path, s.path + suffix} {
-		info, err := os.Lstat(path)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			return nil, nil, fmt.Errorf("look at socket: %w", err)
-		case info.Mode().Type() != fs.ModeSocket:
-			return nil, nil, fmt.Errorf("listen on %s: %s is there, and no socket", s.path, path)
-		}
-	}
-	if err := os.Remove(s.path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("remove stale socket: %w", err)
-	}
-	generic, err := (&net.ListenConfig{}).Listen(ctx, "unix", s.path+suffix)
-	if err != nil {
-		return nil, nil, fmt.Errorf("listen: %w", err)
-	}
-	l = generic.(*net.UnixListener)
-	l.SetUnlinkOnClose(false) // by then it has another name
-	err = os.Chmod(s.path+suffix, s.mode)
-	if err == nil {
-		own, err = os.Lstat(s.path + suffix)
-	}
-	if err == nil {
-		err = os.Rename(s.path+suffix, s.path)
-	}
-	if err != nil {
-		l.Close()
-		_ = os.Remove(s.path + suffix)
-		return nil, nil, fmt.Errorf("put socket in place: %w", err)
-	}
-	return l, own, nil
 }
 
 // accept serves connections until the listener is closed because ctx has ended.

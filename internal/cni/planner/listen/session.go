@@ -11,11 +11,11 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
-	"syscall"
 	"time"
 
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/wire"
+	"github.com/weftnet/weft/internal/host/socket"
 )
 
 const (
@@ -66,7 +66,7 @@ func (s *Server) begin(ctx context.Context, conn *net.UnixConn, gone func()) {
 }
 
 func (ses *session) serve(ctx context.Context) {
-	peer, err := credentials(ses.conn)
+	peer, err := socket.Peer(ses.conn)
 	switch {
 	case err != nil:
 		ses.s.log.WarnContext(ctx, "cannot tell who asks", "error", err)
@@ -138,20 +138,4 @@ func (ses *session) refuse(why string) {
 		return
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(ses.conn, refusedBytes))
-}
-
-// credentials are the peer's at the time it connected, as the kernel knows them.
-func credentials(conn *net.UnixConn) (*syscall.Ucred, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var cred *syscall.Ucred
-	var inner error
-	if err := raw.Control(func(fd uintptr) {
-		cred, inner = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
-	}); err != nil {
-		return nil, err
-	}
-	return cred, inner
 }
