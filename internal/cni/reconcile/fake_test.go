@@ -149,6 +149,14 @@ func (c *cluster) set(name string, f func(*pod)) {
 // pod makes a pod of the API server and of the cache.
 func (c *cluster) pod(name string) { c.set(name, func(p *pod) { p.uid = "uid-" + name }) }
 
+// known is the pod as the API server has it.
+func (c *cluster) known(name string) (pod, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p, ok := c.api[name]
+	return p, ok
+}
+
 func (c *cluster) remove(name string) {
 	c.mu.Lock()
 	delete(c.api, name)

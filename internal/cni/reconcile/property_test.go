@@ -91,7 +91,7 @@ func (m *model) step() {
 		m.set(name, func(p *pod) { p.uid = "uid-" + name })
 	case 9: // it ends, or not
 		m.causes++
-		if _, ok := m.api[name]; ok {
+		if _, ok := m.known(name); ok {
 			m.set(name, func(p *pod) { p.terminal = !p.terminal })
 		}
 	case 10: // it goes, with what was written to it
@@ -100,7 +100,7 @@ func (m *model) step() {
 	case 11: // another writer adds an entry, as it should
 		m.otherAdds(name)
 	case 12: // another writer drops all that is not its own
-		if _, ok := m.api[name]; ok {
+		if _, ok := m.known(name); ok {
 			m.causes++
 			m.set(name, func(p *pod) { p.annotation = "[" + strings.Join(m.others[name], ",") + "]" })
 		}
@@ -129,7 +129,7 @@ func (m *model) reported(s *observe.Sandbox) {
 }
 
 func (m *model) otherAdds(name string) {
-	p, ok := m.api[name]
+	p, ok := m.known(name)
 	if !ok {
 		return
 	}
