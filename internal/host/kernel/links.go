@@ -15,13 +15,16 @@ import (
 
 // Link is a network interface as the kernel shows it.
 type Link struct {
-	Name  string
-	Index int
-	MAC   net.HardwareAddr // empty for links that have none
-	MTU   int
-	Up    bool   // administratively up
-	Kind  string // "veth", "bridge", …; "device" for one without a kind (lo, a physical one)
-	Addrs []netip.Prefix
+	Name     string
+	AltNames []string
+	Index    int
+	MAC      net.HardwareAddr // empty for links that have none
+	MTU      int
+	Up       bool    // administratively up
+	Running  bool    // up and with a carrier
+	Kind     string  // "veth", "bridge", …; "device" for one without a kind (lo, a physical one)
+	PCI      PCIAddr // of the function that it belongs to; "" when it is no PCI device
+	Addrs    []netip.Prefix
 }
 
 // Links lists the namespace's interfaces in the order of their index, with the addresses of
