@@ -30,6 +30,8 @@ const MaxVLAN = 4094
 const PodIfNamePrefix = "cilium_"
 
 // ParameterError is what is wrong with one key of opaque parameters.
+//
+// +kubebuilder:object:generate=false
 type ParameterError struct {
 	Key  string // "" = the parameters as such
 	Text string
@@ -43,6 +45,8 @@ func (e *ParameterError) Error() string {
 }
 
 // EntryError is what is wrong with one entry of those that Merge was given.
+//
+// +kubebuilder:object:generate=false
 type EntryError struct {
 	Entry int // its index
 	Err   error

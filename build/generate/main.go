@@ -5,12 +5,14 @@
 //
 //	cmd/<name>/deps.txt      every package that the binary links
 //	docs/configuration.md    the keys of the CNI configuration and of the agent
+//	deploy/crd-cilium*.yaml  the definitions of the network driver's resources
+//	api/v2alpha1/zz_…        how their types are copied
 //
 // With -check it writes nothing and fails when a file is not what it would write.
 //
 // Invariants: the output depends on the sources and go.mod alone, not on the machine,
 // its Go patch release or the time. It must not hold any fact itself: a key's meaning
-// stands in internal/cni/netconf or internal/agent/config. Implements: architecture 3, 4.1.
+// stands in internal/cni/netconf, internal/agent/config or api/v2alpha1. Implements: architecture 3, 4.1.
 package main
 
 import (
@@ -68,7 +70,11 @@ func generated(ctx context.Context) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	files := map[string][]byte{"docs/configuration.md": configuration()}
+	files, err := crds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	files["docs/configuration.md"] = configuration()
 	for _, path := range mains {
 		dir := filepath.Dir(path)
 		deps, err := dependencies(ctx, "./"+dir)
