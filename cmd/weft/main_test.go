@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -100,6 +101,8 @@ type view struct {
 		plan.Output
 		Fault *fault.Fault
 	}
+	// Tables are what statedb prints; none: the network driver is off.
+	Tables json.RawMessage
 }
 
 func (v *view) Node() debug.Node          { return v.State }
@@ -129,6 +132,12 @@ func startAgent(t *testing.T, ts *testscript.TestScript, text string) string {
 	ts.Check(json.Unmarshal([]byte(text), &v))
 	path := filepath.Join(t.TempDir(), "debug.sock") // the script's own directory is too deep for a socket
 	server := debug.New(path, &v, slog.New(slog.DiscardHandler))
+	if v.Tables != nil {
+		server.ServeTables(func(w io.Writer) error {
+			_, err := w.Write(v.Tables)
+			return err
+		})
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx) }()

@@ -478,3 +478,43 @@ func FuzzParseExplain(f *testing.F) {
 		}
 	})
 }
+
+func TestStateDB(t *testing.T) {
+	v := &view{node: Node{Name: "n1"}}
+	off, _, _ := serve(t, v, nil)
+	if _, err := off.StateDB(t.Context()); err == nil || !strings.Contains(err.Error(), "the network driver is off") {
+		t.Errorf("without tables: %v", err)
+	}
+
+	dump := func(text string, err error) func(*Server) {
+		return func(s *Server) {
+			s.ServeTables(func(w io.Writer) error {
+				_, werr := io.WriteString(w, text)
+				return errors.Join(werr, err)
+			})
+		}
+	}
+	const tables = "{\n  \"networkdriver-dra-devices\": [\n    {\"Name\":\"<a>\"}\n  ]\n}\n"
+	client, _, _ := serve(t, v, dump(tables, nil))
+	a, err := client.StateDB(t.Context())
+	check(t, "tables", a, err, &StateDBAnswer{
+		Head:   Head{Version: Version, Node: "n1", Now: now},
+		Tables: json.RawMessage(`{"networkdriver-dra-devices":[{"Name":"<a>"}]}`),
+	})
+
+	broken, _, _ := serve(t, v, dump(`{"half`, errors.New("disk full of bees")))
+	if _, err := broken.StateDB(t.Context()); err == nil || !strings.Contains(err.Error(), "bees") {
+		t.Errorf("a dump that fails: %v", err)
+	}
+	torn, _, _ := serve(t, v, dump(`{"half`, nil))
+	if _, err := torn.StateDB(t.Context()); err == nil || !strings.Contains(err.Error(), "encode answer") {
+		t.Errorf("a dump that is no JSON: %v", err)
+	}
+	large, _, _ := serve(t, v, func(s *Server) {
+		dump(`{"t": ["`+strings.Repeat("x", 5000)+`"]}`, nil)(s)
+		s.limit = 4000
+	})
+	if _, err := large.StateDB(t.Context()); err == nil || !strings.Contains(err.Error(), "the limit is 4000") {
+		t.Errorf("a dump that is too large: %v", err)
+	}
+}

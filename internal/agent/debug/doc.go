@@ -10,6 +10,7 @@
 //	GET  /v1/node                        NodeAnswer
 //	GET  /v1/pods?namespace=&name=       PodsAnswer ("" = all)
 //	GET  /v1/networks?namespace=         NetworksAnswer
+//	GET  /v1/statedb                     StateDBAnswer
 //	POST /v1/explain {namespace, name}   PlanAnswer
 //
 // Invariants: only root and the agent's own user are answered, whatever mode the socket
