@@ -99,7 +99,7 @@ e2e: ## run the scenarios with real pods on real nodes (NODES=1)
 	cd $(LAB) && $(GO) test $(MODE) $(E2E) ./e2e/...
 
 .PHONY: generate
-generate: ## rewrite what is generated: cmd/*/deps.txt, docs/configuration.md, docs/conformance.md
+generate: ## rewrite what is generated: cmd/*/deps.txt, deploy/crd-cilium*, api/*/zz_*, docs/conf*.md
 	$(GO) run $(MODE) ./build/generate
 	$(GO) test $(MODE) ./test/conformance -run '^TestConformance$$' -update
 
