@@ -1,0 +1,257 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sriov
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+	"time"
+
+	"github.com/weftnet/weft/api/v2alpha1"
+	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/host/kernel"
+)
+
+// takenFor is how long a VF counts as used after Inspect: until then whoever asked has made it
+// durable, so that InUse tells, or given up. The kubelet's own deadline is 45 s.
+const takenFor = 2 * time.Minute
+
+// saved is Inspect's answer.
+type saved struct {
+	PF   kernel.PCIAddr    `json:"pf"`
+	VF   *kernel.VF        `json:"vf,omitempty"`   // what the PF keeps; nil when Setup changes nothing of it
+	Link *kernel.LinkState `json:"link,omitempty"` // nil with vfio
+}
+
+func parseSaved(data device.Saved) (saved, error) {
+	var s saved
+	if len(data) == 0 {
+		return s, nil
+	}
+	if err := json.Unmarshal(data, &s); err != nil {
+		return saved{}, fmt.Errorf("read the saved state of a VF: %w", err)
+	}
+	return s, nil
+}
+
+// Inspect reads the VLAN that the PF keeps for the VF, and the state of its link, which must be in
+// the host's network namespace. From then on the VF is not destroyed to change the number of VFs.
+func (m *Manager) Inspect(dev device.Device, config v2alpha1.DeviceConfig) (device.Saved, error) {
+	d, err := own(dev)
+	if err != nil {
+		return nil, err
+	}
+	f, err := m.function(d.Addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.take(f); err != nil {
+		return nil, err
+	}
+	s, err := m.inspect(f, config)
+	if err != nil {
+		m.letGo(f.Addr)
+		return nil, err
+	}
+	return json.Marshal(s)
+}
+
+func (m *Manager) inspect(f kernel.Function, config v2alpha1.DeviceConfig) (saved, error) {
+	s := saved{PF: f.PF}
+	// The driver may be another one since the scan.
+	if err := fromFunction(f, kernel.Function{}).Check(config); err != nil {
+		return saved{}, err
+	}
+	if config.VLAN != 0 {
+		vf, err := m.conf.Kernel.VF(f.PF, f.VFID)
+		if err != nil {
+			return saved{}, fmt.Errorf("read VF %s: %w", f.Addr, err)
+		}
+		s.VF = &vf
+	}
+	if isVFIO(f.Driver) {
+		if f.IOMMUGroup == "" {
+			return saved{}, fmt.Errorf("VF %s is bound to %s but is in no IOMMU group, so a pod cannot be given it: turn the IOMMU on",
+				f.Addr, f.Driver)
+		}
+		return s, nil
+	}
+	link, err := m.conf.Kernel.LinkOf(kernel.Namespace{}, f.Addr)
+	if errors.Is(err, kernel.ErrNoLink) {
+		return saved{}, fmt.Errorf("VF %s (driver %s) has no link in the host's network namespace: "+
+			"it is in a pod, or still coming up: %w", f.Addr, f.Driver, err)
+	}
+	if err != nil {
+		return saved{}, fmt.Errorf("find the link of VF %s: %w", f.Addr, err)
+	}
+	s.Link = &kernel.LinkState{Name: link.Name, AltNames: link.AltNames, MAC: link.MAC, MTU: link.MTU, Up: link.Up}
+	return s, nil
+}
+
+// Setup sets the VLAN, by whatever name the PF has now.
+func (m *Manager) Setup(
+	_ context.Context, dev device.Device, config v2alpha1.DeviceConfig, data device.Saved,
+) (device.Device, error) {
+	d, err := own(dev)
+	if err != nil {
+		return nil, err
+	}
+	s, err := parseSaved(data)
+	if err != nil {
+		return nil, err
+	}
+	f, err := m.function(d.Addr)
+	if err != nil {
+		return nil, err
+	}
+	if config.VLAN != 0 {
+		// A claim asks for no priority; one that was set belongs to the VLAN that was set.
+		if err := m.setVLAN(f, int(config.VLAN), 0); err != nil {
+			return nil, err
+		}
+	}
+	pf, err := m.conf.Kernel.Function(f.PF)
+	if err != nil {
+		pf = kernel.Function{} // it is only asked for its name
+	}
+	prepared := fromFunction(f, pf)
+	if s.Link != nil {
+		prepared.KernelIfaceName = s.Link.Name // it may be away, or home by a pod's name for it
+	}
+	return prepared.Merge(d), nil
+}
+
+// Free puts back VLAN and priority, and the link's name, MAC and MTU where a pod left others.
+// Without Inspect's answer a VLAN that the claim asked for is cleared.
+func (m *Manager) Free(
+	_ context.Context, dev device.Device, config v2alpha1.DeviceConfig, data device.Saved,
+) error {
+	d, err := own(dev)
+	if err != nil {
+		return err
+	}
+	s, err := parseSaved(data)
+	if err != nil {
+		return err
+	}
+	f, err := m.conf.Kernel.Function(d.Addr)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && f.PF == "" {
+		m.letGo(d.Addr) // the VF went, and what the PF kept for it
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find VF %s: %w", d.Addr, err)
+	}
+	if config.VLAN != 0 {
+		var before kernel.VF
+		if s.VF != nil {
+			before = *s.VF
+		}
+		err = m.setVLAN(f, before.VLAN, before.QoS)
+	}
+	err = errors.Join(err, m.putBack(f, s))
+	if err == nil {
+		m.letGo(d.Addr)
+	}
+	return err
+}
+
+// putBack mends a link that came home by itself, or by another hand. What it is now is compared
+// first, since restoring drops addresses, and a link that never left may have some.
+func (m *Manager) putBack(f kernel.Function, s saved) error {
+	if s.Link == nil {
+		return nil
+	}
+	host := kernel.Namespace{}
+	link, err := m.conf.Kernel.LinkOf(host, f.Addr)
+	if errors.Is(err, kernel.ErrNoLink) {
+		return nil // not here: who moved it away brings it back
+	}
+	if err != nil {
+		return fmt.Errorf("find the link of VF %s: %w", f.Addr, err)
+	}
+	want := *s.Link
+	if link.Name == want.Name && link.MTU == want.MTU && link.MAC.String() == want.MAC.String() {
+		return nil
+	}
+	_, err = m.conf.Kernel.Restore(host, link.Index, want)
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		// The PF was given a MAC for the VF meanwhile, and that is the one to keep.
+		m.conf.Log.Warn("the MAC address of a VF cannot be put back", "device", f.Addr, "mac", want.MAC.String(), "error", err)
+		want.MAC = link.MAC
+		_, err = m.conf.Kernel.Restore(host, link.Index, want)
+	}
+	if clash, ok := errors.AsType[*kernel.ClashError](err); ok {
+		m.conf.Log.Warn("a VF's link keeps another name", "device", f.Addr, "name", want.Name, "error", clash)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("restore the link of VF %s: %w", f.Addr, err)
+	}
+	return nil
+}
+
+func (m *Manager) setVLAN(f kernel.Function, vlan, qos int) error {
+	err := m.conf.Kernel.SetVF(f.PF, f.VFID, kernel.VFChange{VLAN: &vlan, QoS: &qos})
+	if errors.Is(err, syscall.EOPNOTSUPP) {
+		return fmt.Errorf("set VLAN %d of VF %s: its PF %s sets no VLANs for VFs, as in switchdev mode; "+
+			"ask for no VLAN, or put the PF into legacy mode: %w", vlan, f.Addr, f.PF, err)
+	}
+	if err != nil {
+		return fmt.Errorf("set VLAN %d of VF %s by its PF %s: %w", vlan, f.Addr, f.PF, err)
+	}
+	return nil
+}
+
+// function reads a VF that has to be there.
+func (m *Manager) function(addr kernel.PCIAddr) (kernel.Function, error) {
+	f, err := m.conf.Kernel.Function(addr)
+	if err != nil {
+		return kernel.Function{}, fmt.Errorf("find VF %s: %w", addr, err)
+	}
+	if f.PF == "" {
+		return kernel.Function{}, fmt.Errorf("find VF %s: what has the address is no VF", addr)
+	}
+	return f, nil
+}
+
+// take marks a VF as used, unless its PF's VFs are being changed.
+func (m *Manager) take(f kernel.Function) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.resizing[f.PF] {
+		return fmt.Errorf("the number of VFs of PF %s is being changed: try VF %s again", f.PF, f.Addr)
+	}
+	m.taken[f.Addr] = time.Now()
+	return nil
+}
+
+func (m *Manager) letGo(addr kernel.PCIAddr) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.taken, addr)
+}
+
+// beginResize keeps Inspect away from a PF's VFs, unless one was just asked for.
+func (m *Manager) beginResize(pf kernel.PCIAddr, vfs []kernel.Function) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, vf := range vfs {
+		if at, ok := m.taken[vf.Addr]; ok && time.Since(at) < takenFor {
+			return fmt.Errorf("VF %s is being prepared", vf.Addr)
+		}
+	}
+	m.resizing[pf] = true
+	return nil
+}
+
+func (m *Manager) endResize(pf kernel.PCIAddr) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.resizing, pf)
+}
