@@ -176,15 +176,7 @@ func TestWrongConfigMap(t *testing.T) {
 		text, err := json.Marshal(pod.Status.InitContainerStatuses)
 		return fmt.Errorf("%s, %w", text, err)
 	})
-	pod, err := r.agentPod()
-	if err != nil {
-		t.Fatal(err)
-	}
-	log, err := r.cp.Kubectl(t.Context(), "", "--namespace="+agentNamespace, "logs", pod.Name, "--container=install")
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkFaults(t, "the init container", log)
+	checkFaults(t, "the init container", r.initLog())
 	if now := r.file("/etc/cni/net.d/00-weft.conflist"); now != published {
 		t.Errorf("what was published changed to %s", now)
 	}
@@ -197,6 +189,43 @@ func TestWrongConfigMap(t *testing.T) {
 	restore()
 	r.running("waits")
 	r.remove("plain", "waits")
+}
+
+// initLog is the whole log of an attempt of the agent's init container that ended. The kubelet
+// starts it again and again, so that the container that is there now may have said nothing yet.
+func (r *rig) initLog() (log string) {
+	r.t.Helper()
+	r.wait("the log of an init container that ended", func() error {
+		pod, err := r.agentPod()
+		if err != nil {
+			return err
+		}
+		for _, s := range pod.Status.InitContainerStatuses {
+			args := []string{"--namespace=" + agentNamespace, "logs", pod.Name, "--container=" + s.Name}
+			if s.State.Terminated == nil {
+				args = append(args, "--previous")
+			}
+			if log, err = r.cp.Kubectl(r.t.Context(), "", args...); err != nil {
+				return err
+			}
+			// Between the two requests the kubelet may have started it once more.
+			again, err := r.agentPod()
+			if err != nil {
+				return err
+			}
+			for _, now := range again.Status.InitContainerStatuses {
+				if now.RestartCount != s.RestartCount || now.ContainerID != s.ContainerID {
+					return errors.New("it was started again meanwhile")
+				}
+			}
+			// Of a container that was removed meanwhile, the kubelet gives this in place of a log.
+			if log != "" && !strings.HasPrefix(log, "unable to retrieve container logs") {
+				return nil
+			}
+		}
+		return fmt.Errorf("it says %q", log)
+	})
+	return log
 }
 
 // file reads a file of the node.
