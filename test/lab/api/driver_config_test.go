@@ -234,3 +234,48 @@ func TestDriverConfigStatus(t *testing.T) {
 		}
 	}
 }
+
+// A definition of others whose status has no conditions, or which has no status at all, answers an
+// apply of conditions so; internal/kube/nodeconfig tells events instead then.
+func TestDriverStatusOfOthers(t *testing.T) {
+	for plural, c := range map[string]struct {
+		schema, subresources string
+		code                 int32
+	}{
+		"plains":  {`{}`, `{}`, 404},
+		"narrows": {`{status: {type: object, properties: {managedBy: {type: string}}}}`, `{status: {}}`, 500},
+	} {
+		kind := strings.ToUpper(plural[:1]) + plural[1:len(plural)-1]
+		lab.Apply(t, `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: `+plural+`.lab.weft}
+spec:
+  group: lab.weft
+  scope: Cluster
+  names: {kind: `+kind+`, plural: `+plural+`, singular: `+strings.ToLower(kind)+`}
+  versions:
+  - {name: v1, served: true, storage: true, subresources: `+c.subresources+`, schema: {openAPIV3Schema: {type: object, properties: `+c.schema+`}}}
+`)
+		if _, err := lab.Cluster(t).Kubectl(t.Context(), "", "wait", "--for=condition=Established", "--timeout=60s", "crd/"+plural+".lab.weft"); err != nil {
+			t.Fatal(err)
+		}
+		client, err := dynamic.NewForConfig(lab.Cluster(t).Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		resource := client.Resource(schema.GroupVersionResource{Group: "lab.weft", Version: "v1", Resource: plural})
+		object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "lab.weft/v1", "kind": kind, "metadata": map[string]any{"name": "n1"}}}
+		if _, err := resource.Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		apply := `{"apiVersion":"lab.weft/v1","kind":"` + kind + `","metadata":{"name":"n1"},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`
+		got, err := resource.Patch(t.Context(), "n1", types.ApplyPatchType, []byte(apply), metav1.PatchOptions{FieldManager: "weft-test", Force: new(true)}, "status")
+		status, ok := err.(apierrors.APIStatus)
+		if !ok || status.Status().Code != c.code {
+			t.Errorf("%s: %v, %v; want code %d", kind, got, err, c.code)
+		} else {
+			t.Logf("%s: %+v", kind, status.Status())
+		}
+	}
+}
