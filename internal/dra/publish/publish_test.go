@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,8 +38,11 @@ func newStore(t testing.TB, managers ...device.ManagerType) *state.Store {
 // rig is a running publisher, in a synctest bubble.
 type rig struct {
 	*Publisher
-	store    *state.Store
+	store *state.Store
+
+	mu       sync.Mutex         // a sleep orders no memory
 	calls    []map[string][]int // what was handed on, in sizes
+	times    []time.Time        // of that, all of them
 	outcomes []Outcome
 	fail     error
 	log      bytes.Buffer
@@ -51,11 +55,17 @@ func start(t *testing.T, store *state.Store) *rig {
 	r.Publisher = New(Options{
 		Store: store,
 		Publish: func(_ context.Context, res resourceslice.DriverResources) error {
-			r.calls = append(r.calls, sizes(res))
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.calls, r.times = append(r.calls, sizes(res)), append(r.times, time.Now())
 			return r.fail
 		},
-		Observe: func(o Outcome) { r.outcomes = append(r.outcomes, o) },
-		Log:     slog.New(slog.NewTextHandler(&r.log, nil)),
+		Observe: func(o Outcome) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.outcomes = append(r.outcomes, o)
+		},
+		Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -73,6 +83,8 @@ func start(t *testing.T, store *state.Store) *rig {
 func (r *rig) expect(t *testing.T, what string, want ...map[string][]int) {
 	t.Helper()
 	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if d := cmp.Diff(want, r.calls); d != "" {
 		t.Errorf("%s: handed on (-want +got):\n%s", what, d)
 	}
@@ -140,26 +152,29 @@ func TestRefusedIsTriedAgain(t *testing.T) {
 		store.Restored()
 		store.OnDevices(device.Dummy)(dummies(1))
 		r := start(t, store)
-		r.fail = errors.New("no such node")
-		begin := time.Now()
-		var tries []time.Duration
-		publish := r.opts.Publish
-		r.opts.Publish = func(ctx context.Context, res resourceslice.DriverResources) error {
-			tries = append(tries, time.Since(begin))
-			return publish(ctx, res)
+		fail := func(err error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.fail = err
 		}
+		fail(errors.New("no such node"))
+		begin := time.Now()
 		one := map[string][]int{"n1/a": {1}}
 		r.Set(Config{Driver: driver, Node: "n1", Pools: everything("a")})
 		r.expect(t, "first", one)
 		time.Sleep(30 * time.Second) //nolint:forbidigo // of the bubble's clock
 		r.expect(t, "in half a minute", one, one, one, one)
+		var tries []time.Duration
+		for _, at := range r.times {
+			tries = append(tries, at.Sub(begin))
+		}
 		want := []time.Duration{0, 1 * time.Second, 3 * time.Second, 7 * time.Second, 15 * time.Second}
 		if d := cmp.Diff(want, tries); d != "" {
 			t.Errorf("tries (-want +got):\n%s", d)
 		}
 		store.OnDevices(device.Dummy)(dummies(2))
 		r.expect(t, "a change is tried at once", map[string][]int{"n1/a": {2}})
-		r.fail = nil
+		fail(nil)
 		time.Sleep(2 * time.Minute) //nolint:forbidigo // of the bubble's clock
 		r.expect(t, "mended: once, then nothing", map[string][]int{"n1/a": {2}})
 		last := r.outcomes[len(r.outcomes)-1]
