@@ -24,6 +24,16 @@ type Claim struct {
 	PodUIDs   []string `json:"podUIDs"` // those that the claim is reserved for
 	Driver    string   `json:"driver"`
 	Devices   []Device `json:"devices"`
+	// Kept says that the kubelet may believe the claim prepared: it was so before a reboot, or
+	// another driver did it. Half of it is finished at a start, and not undone.
+	Kept bool `json:"kept,omitempty"`
+}
+
+// Prepared is the result of the done phase of one of a claim's devices.
+type Prepared struct {
+	Dev    json.RawMessage `json:"dev"`              // the device as it was prepared
+	IfName string          `json:"ifName,omitempty"` // what the claim's status says of its link
+	MAC    string          `json:"mac,omitempty"`
 }
 
 // Device is one device of a claim: the allocation result, and what is needed to undo it.

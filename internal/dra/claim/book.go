@@ -1,0 +1,96 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package claim
+
+import (
+	"sync"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/dra/record"
+)
+
+// book knows the devices that claims are about to get, or have not given back, and that have no
+// row. Its lock is held for no longer than it takes to look at the tables.
+type book struct {
+	mu     sync.Mutex
+	booked map[types.UID][]use // by claim
+	faults map[types.UID]error // by claim: why its devices are not ready although there are rows
+}
+
+func newBook() *book {
+	return &book{booked: map[types.UID][]use{}, faults: map[types.UID]error{}}
+}
+
+// plan plans a claim and books its devices, as one step.
+func (b *book) plan(claim *resourceapi.ResourceClaim, v view, rows func() []device.Allocation) (planned, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, a := range rows() {
+		v.uses = append(v.uses, use{
+			claim: a.Claim, uid: a.ClaimUID, pod: a.PodUID, device: a.DeviceName, share: a.ShareID, ifName: a.Config.PodIfName,
+		})
+	}
+	for _, uses := range b.booked {
+		v.uses = append(v.uses, uses...)
+	}
+	p, err := plan(claim, v)
+	if err == nil && len(p.body.Devices) > 0 {
+		b.booked[claim.UID] = uses(p.body)
+	}
+	return p, err
+}
+
+func uses(c record.Claim) (all []use) {
+	for _, d := range c.Devices {
+		all = append(all, use{
+			claim: nameOf(c), uid: types.UID(c.UID), pod: podOf(c), device: d.Name, share: d.ShareID, ifName: d.Config.PodIfName,
+		})
+	}
+	return all
+}
+
+func nameOf(c record.Claim) types.NamespacedName {
+	return types.NamespacedName{Namespace: c.Namespace, Name: c.Name}
+}
+
+func podOf(c record.Claim) types.UID {
+	if len(c.PodUIDs) == 0 {
+		return ""
+	}
+	return types.UID(c.PodUIDs[0])
+}
+
+// hold books the devices of a claim that has them already.
+func (b *book) hold(c record.Claim) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.booked[types.UID(c.UID)] = uses(c)
+}
+
+// release says that a claim has rows, or nothing.
+func (b *book) release(uid types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.booked, uid)
+}
+
+// setFault says why a claim's devices are not ready; nil: they are, or are no more.
+func (b *book) setFault(uid types.UID, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
+		delete(b.faults, uid)
+	} else {
+		b.faults[uid] = err
+	}
+}
+
+func (b *book) fault(uid types.UID) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.faults[uid]
+}

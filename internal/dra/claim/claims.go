@@ -1,0 +1,257 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/dra/record"
+	"github.com/weftnet/weft/internal/host/journal"
+	"github.com/weftnet/weft/internal/host/kernel"
+)
+
+// How long the parts of a call may take. Together they stay below the 45 s after which the kubelet
+// gives up, with room for the claims that it has read before.
+const (
+	setupTime  = 15 * time.Second // the lock and Setup of all devices
+	undoTime   = 10 * time.Second // what is undone when that fails
+	statusTime = 10 * time.Second // the write of the status
+	freeTime   = 35 * time.Second // an Unprepare
+	listTime   = 10 * time.Second // the claims of the node's pods, at start
+)
+
+// goneFor is how long a claim must be gone, and its pod, before it is freed without a call of the
+// kubelet, which may still be ending the pod's containers.
+const goneFor = 2 * time.Minute
+
+// store is where rows are.
+type store interface {
+	Device(name string) (device.Device, bool)
+	Allocations() []device.Allocation
+	OfClaim(uid types.UID) []device.Allocation
+	rows
+}
+
+type rows interface {
+	Put(a device.Allocation)
+	Remove(key device.Key)
+	Restored()
+}
+
+// api is what is asked of the cluster. Errors for which apierrors.IsNotFound holds say that
+// there is no such claim.
+type api interface {
+	// Claim reads one claim.
+	Claim(ctx context.Context, name types.NamespacedName) (*resourceapi.ResourceClaim, error)
+	// WriteStatus has change applied to the claim's status by one write, and by another one with a
+	// fresh claim for as long as other writers are quicker. Nothing is written when it says so.
+	WriteStatus(ctx context.Context, claim *resourceapi.ResourceClaim, change func(*resourceapi.ResourceClaim) bool) error
+	// OfNode reads the claims of the node's pods, and says which pods there are. The error may join
+	// what could not be read of single claims; the list is good all the same, unless pods is nil.
+	OfNode(ctx context.Context) (claims []*resourceapi.ResourceClaim, pods map[types.UID]bool, err error)
+}
+
+type events interface {
+	// Event tells users something about an object. It does not wait.
+	Event(about corev1.ObjectReference, typ, reason, message string)
+}
+
+type handover interface {
+	// Return brings every link of a claim home.
+	Return(ctx context.Context, claimUID string) error
+}
+
+// Outcome is what Observe is told of a call for one claim.
+type Outcome struct {
+	Call    string // "prepare", "unprepare", "status"
+	Devices int
+	Took    time.Duration
+	Err     error
+}
+
+// Config is what Claims are made of.
+type Config struct {
+	Node     string
+	Driver   string // whose claims are looked for at a start; Plugin names others
+	StateDir string
+	// Managers are all that there are, also those that are not enabled: what they prepared must be
+	// freed.
+	Managers map[device.ManagerType]device.Manager
+	Store    store
+	API      api
+	Events   events
+	Handover handover
+	Observe  func(Outcome) // nil is fine
+	Boot     string        // ""; this boot
+	Log      *slog.Logger
+}
+
+// Claims prepares and frees claims. Its methods may be called from several goroutines.
+type Claims struct {
+	cfg     Config
+	records *journal.Store
+	book    *book
+	local   *retries // needs the node alone
+	remote  *retries // needs the API
+
+	mu      sync.Mutex
+	adopted map[string]bool // by driver: its claims were looked for, or will be
+}
+
+// New opens the records. Nothing else is touched before Recover.
+func New(cfg Config) (*Claims, error) {
+	if cfg.Observe == nil {
+		cfg.Observe = func(Outcome) {}
+	}
+	if cfg.Boot == "" {
+		cfg.Boot = journal.BootID()
+	}
+	records, err := journal.Open(filepath.Join(cfg.StateDir, record.Devices), record.Devices)
+	if err != nil {
+		return nil, fmt.Errorf("open the records of claims: %w", err)
+	}
+	return &Claims{
+		cfg: cfg, records: records, book: newBook(), local: newRetries(), remote: newRetries(), adopted: map[string]bool{},
+	}, nil
+}
+
+func (c *Claims) String() string { return "claims" }
+
+// Run tries again, until ctx ends, what could not be freed, set up or written.
+func (c *Claims) Run(ctx context.Context) error {
+	var both sync.WaitGroup
+	both.Go(func() { c.local.run(ctx) })
+	both.Go(func() { c.remote.run(ctx) })
+	both.Wait()
+	return nil
+}
+
+// Close lets the records go.
+func (c *Claims) Close() error { return c.records.Close() }
+
+// Ready says why a device of a pod is not to be handed over although it has a row: after a reboot
+// it could not be set up yet, and would be in the wrong network. It asks nobody and waits for
+// nothing.
+func (c *Claims) Ready(pod types.UID) error {
+	var faults []error
+	seen := map[types.UID]bool{}
+	for _, a := range c.cfg.Store.Allocations() {
+		if a.PodUID == pod && !seen[a.ClaimUID] {
+			seen[a.ClaimUID] = true
+			faults = append(faults, c.book.fault(a.ClaimUID))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// HeldFor gives the pod that a claim is prepared for, and whether it is prepared. The kubelet
+// does not call again for a second pod of the claim, which must not start without its devices.
+func (c *Claims) HeldFor(claim types.NamespacedName) (types.UID, bool) {
+	for _, a := range c.cfg.Store.Allocations() {
+		if a.Claim == claim {
+			return a.PodUID, true
+		}
+	}
+	return "", false
+}
+
+// acquire takes a claim's record. A corrupt one is in quarantine afterwards: what could be read of
+// it is what counts, and the record is written anew where that is enough to undo it.
+func (c *Claims) acquire(ctx context.Context, uid types.UID) (*journal.Record, life, error) {
+	key := journal.Key(uid)
+	if err := key.Validate(); err != nil {
+		return nil, life{}, fmt.Errorf("claim UID %q: %w", uid, err)
+	}
+	rec, err := c.records.Acquire(ctx, key)
+	corrupt, damaged := errors.AsType[*journal.CorruptError](err)
+	switch {
+	case damaged && rec != nil:
+		l := c.salvage(rec, corrupt)
+		return rec, l, nil
+	case err != nil:
+		return nil, life{}, fmt.Errorf("record of claim %s: %w", uid, err)
+	}
+	l, err := lifeOf(rec.State(), c.cfg.Boot)
+	if err == nil {
+		return rec, l, nil
+	}
+	// Its bytes are what was written, and they make no sense.
+	reason := err.Error()
+	if err := rec.Quarantine(reason); err != nil {
+		return nil, life{}, errors.Join(err, rec.Close())
+	}
+	return rec, c.salvage(rec, &journal.CorruptError{Key: key, Reason: reason, Path: c.records.QuarantineDir()}), nil
+}
+
+// salvage tells people of a corrupt record and makes a new one of what was right in it.
+func (c *Claims) salvage(rec *journal.Record, corrupt *journal.CorruptError) life {
+	l, err := lifeOf(corrupt.State, c.cfg.Boot)
+	known := err == nil && l.phase != none
+	c.cfg.Log.Error("record of a claim is corrupt", "claim_uid", corrupt.Key, "file", corrupt.Path, "reason", corrupt.Reason, "intent_known", known)
+	if !known {
+		return life{}
+	}
+	c.event(nameOf(l.body), types.UID(l.body.UID), corev1.EventTypeWarning, "RecordCorrupt",
+		"The node's record of this claim was damaged and is in "+corrupt.Path+"; what it said of devices is used still.")
+	// What the lost lines said is not known: all of it may have been done, and nothing put back.
+	body := l.body
+	body.Kept = body.Kept || l.phase == ready
+	intent := corrupt.State.Intents[len(corrupt.State.Intents)-1]
+	if err := begin(rec, body, intent.Boot); err != nil {
+		c.cfg.Log.Error("record of a claim cannot be written anew", "claim_uid", corrupt.Key, "error", err)
+		return l
+	}
+	again := life{phase: begun, boot: l.boot, body: body, touched: map[int]bool{}, prepared: l.prepared}
+	for i := range body.Devices {
+		if err := rec.Append(journal.Phase{Phase: journal.Attempting, Item: i}); err != nil {
+			c.cfg.Log.Error("record of a claim cannot be written anew", "claim_uid", corrupt.Key, "error", err)
+		}
+		again.touched[i] = l.boot
+	}
+	return again
+}
+
+// event tells users something about a claim, and about its pod when that is known.
+func (c *Claims) event(name types.NamespacedName, uid types.UID, typ, reason, message string) {
+	c.cfg.Events.Event(corev1.ObjectReference{
+		APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim",
+		Namespace: name.Namespace, Name: name.Name, UID: uid,
+	}, typ, reason, message)
+}
+
+// manager gives a device's manager, or one that can do nothing but say so.
+func (c *Claims) manager(d record.Device) (device.Manager, error) {
+	m, ok := c.cfg.Managers[device.ManagerType(d.Manager)]
+	if !ok {
+		return nil, fmt.Errorf("device %s: there is no device manager %q", d.Name, d.Manager)
+	}
+	return m, nil
+}
+
+// restore reads what a manager recorded of a device.
+func (c *Claims) restore(d record.Device, data []byte) (device.Manager, device.Device, error) {
+	m, err := c.manager(d)
+	if err != nil {
+		return nil, nil, err
+	}
+	dev, err := m.RestoreDevice(data)
+	if err != nil {
+		return nil, nil, fmt.Errorf("device %s: %w", d.Name, err)
+	}
+	return m, dev, nil
+}
+
+// host is the namespace of links that no pod has.
+func host() kernel.Namespace { return kernel.Namespace{} }

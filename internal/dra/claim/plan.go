@@ -1,0 +1,228 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package claim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/weftnet/weft/api/v2alpha1"
+	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/dra/record"
+)
+
+// planned is what is to be done for one claim: everything that can be said without touching a
+// device.
+type planned struct {
+	body    record.Claim
+	devices []device.Device // of body.Devices
+}
+
+// use is one device that a claim has, or is about to get.
+type use struct {
+	claim  types.NamespacedName
+	uid    types.UID
+	pod    types.UID
+	device string
+	share  string
+	ifName string // what it is to be called in the pod; "": as on the host
+}
+
+// view is what a plan is made from besides the claim.
+type view struct {
+	node, driver string
+	device       func(name string) (device.Device, bool)
+	managed      func(device.ManagerType) bool
+	uses         []use // of all claims
+}
+
+// plan checks a claim against everything that is known, and says what is to be prepared. The error
+// joins every *Fault and *BusyError.
+func plan(claim *resourceapi.ResourceClaim, v view) (planned, error) {
+	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
+	p := planned{body: record.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID), Driver: v.driver}}
+	results := ours(claim, v.driver)
+	if len(results) == 0 {
+		return p, nil
+	}
+	pod, err := consumer(claim)
+	if err != nil {
+		return p, err
+	}
+	p.body.PodUIDs = []string{string(pod)}
+	var faults []error
+	for _, result := range results {
+		d, dev, err := planDevice(claim, result, v)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		mine := use{claim: name, uid: claim.UID, pod: pod, device: d.Name, share: d.ShareID, ifName: d.Config.PodIfName}
+		faults = append(faults, taken(mine, d.Request, v.uses), clash(p.body.Devices, d, name))
+		p.body.Devices, p.devices = append(p.body.Devices, d), append(p.devices, dev)
+	}
+	return p, errors.Join(faults...)
+}
+
+// ours are the results that are to be prepared: those of the driver, without those that only look
+// (adminAccess): the device of such a one may be another claim's.
+func ours(claim *resourceapi.ResourceClaim, driver string) (results []resourceapi.DeviceRequestAllocationResult) {
+	if claim.Status.Allocation == nil {
+		return nil
+	}
+	for _, r := range claim.Status.Allocation.Devices.Results {
+		if r.Driver == driver && (r.AdminAccess == nil || !*r.AdminAccess) {
+			results = append(results, r)
+		}
+	}
+	return results
+}
+
+// consumer is the one pod that a claim is reserved for. A link can be in one pod only, and the
+// kubelet does not call again for a second pod, which would then start without it.
+func consumer(claim *resourceapi.ResourceClaim) (types.UID, error) {
+	fault := &Fault{Claim: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, Field: "status.reservedFor"}
+	var names []string
+	for _, r := range claim.Status.ReservedFor {
+		names = append(names, r.Resource+"/"+r.Name)
+	}
+	fault.Value = strings.Join(names, ", ")
+	switch {
+	case len(names) == 0:
+		fault.Reason = "it is reserved for no pod"
+	case len(names) > 1:
+		fault.Reason = fmt.Sprintf("it is reserved for %d pods, and its devices can be in one pod only: "+
+			"give each pod a claim of its own, by a ResourceClaimTemplate", len(names))
+	case claim.Status.ReservedFor[0].APIGroup != "" || claim.Status.ReservedFor[0].Resource != "pods":
+		fault.Reason = "it is not reserved for a pod"
+	default:
+		return claim.Status.ReservedFor[0].UID, nil
+	}
+	return "", fault
+}
+
+// planDevice checks one result.
+func planDevice(claim *resourceapi.ResourceClaim, r resourceapi.DeviceRequestAllocationResult, v view) (record.Device, device.Device, error) {
+	fault := func(field, value, reason string, err error) error {
+		return &Fault{
+			Claim:   types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name},
+			Request: r.Request, Device: r.Device, Field: field, Value: value, Reason: reason, Err: err,
+		}
+	}
+	d := record.Device{Request: r.Request, Slice: r.Pool, Name: r.Device}
+	if r.ShareID != nil {
+		d.ShareID = string(*r.ShareID)
+	}
+	var ok bool
+	if d.Pool, ok = userPool(v.node, r.Pool); !ok {
+		return d, nil, fault("pool", r.Pool, "is no pool of node "+v.node, nil)
+	}
+	dev, ok := v.device(r.Device)
+	if !ok {
+		return d, nil, fault("", "", "node "+v.node+" has no such device now", nil)
+	}
+	d.Manager = string(dev.Manager())
+	if !v.managed(dev.Manager()) {
+		return d, nil, fault("manager", d.Manager, "is not known", nil)
+	}
+	var err error
+	if d.Config, err = parameters(claim, r.Request, v.driver, fault); err != nil {
+		return d, nil, err
+	}
+	if err := dev.Check(d.Config); err != nil {
+		config, _ := json.Marshal(d.Config) //nolint:errcheck // it came out of JSON
+		return d, nil, fault("config", string(config), "cannot be prepared so", err)
+	}
+	if d.Dev, err = json.Marshal(dev); err != nil {
+		return d, nil, fault("", "", "cannot be recorded", err)
+	}
+	return d, dev, nil
+}
+
+// userPool is the name that the user wrote for the pool of a result. Pools of users have no slash,
+// so that one without is of a driver that did not name the node in it: what was allocated before a
+// change-over, whose node the allocation has seen to.
+func userPool(node, slicePool string) (string, bool) {
+	if pool, ok := device.UserPool(node, slicePool); ok {
+		return pool, true
+	}
+	return slicePool, slicePool != "" && !strings.Contains(slicePool, "/")
+}
+
+// parameters merges what the class and then the claim say for a request.
+func parameters(
+	claim *resourceapi.ResourceClaim, request, driver string, fault func(field, value, reason string, err error) error,
+) (v2alpha1.DeviceConfig, error) {
+	var raws [][]byte
+	var faults []error
+	// The API has the class's entries first; nothing depends on that.
+	for _, source := range []resourceapi.AllocationConfigSource{resourceapi.AllocationConfigSourceClass, resourceapi.AllocationConfigSourceClaim} {
+		for i, c := range claim.Status.Allocation.Devices.Config {
+			if c.Source != source || c.Opaque == nil || c.Opaque.Driver != driver || !applies(c.Requests, request) {
+				continue
+			}
+			raw := c.Opaque.Parameters.Raw
+			if _, err := v2alpha1.ParseParameters(raw); err != nil {
+				const most = 200
+				field := fmt.Sprintf("config[%d] (%s)", i, source)
+				faults = append(faults, fault(field, string(raw[:min(len(raw), most)]), "is not valid", err))
+			}
+			raws = append(raws, raw)
+		}
+	}
+	if len(faults) > 0 {
+		return v2alpha1.DeviceConfig{}, errors.Join(faults...)
+	}
+	return v2alpha1.Merge(raws)
+}
+
+// applies says whether an entry for these requests is for a result's request, which may be that of
+// a subrequest: "main/sub".
+func applies(requests []string, request string) bool {
+	main, _, _ := strings.Cut(request, "/")
+	return len(requests) == 0 || slices.Contains(requests, request) || slices.Contains(requests, main)
+}
+
+// clash finds what two devices of one claim cannot share.
+func clash(devices []record.Device, d record.Device, claim types.NamespacedName) error {
+	for _, other := range devices {
+		fault := &Fault{Claim: claim, Request: d.Request, Device: d.Name}
+		switch {
+		case other.Name == d.Name && other.ShareID == d.ShareID:
+			fault.Reason = "is allocated to request " + other.Request + " of the same claim as well"
+		case d.Config.PodIfName != "" && other.Config.PodIfName == d.Config.PodIfName:
+			fault.Field, fault.Value = "podIfName", d.Config.PodIfName
+			fault.Reason = "request " + other.Request + " (device " + other.Name + ") of the same claim asks for that name as well"
+		default:
+			continue
+		}
+		return fault
+	}
+	return nil
+}
+
+// taken finds another claim's use that stands in the way.
+func taken(mine use, request string, uses []use) error {
+	for _, u := range uses {
+		if u.uid == mine.uid {
+			continue
+		}
+		if u.device == mine.device && (u.share == "" || mine.share == "" || u.share == mine.share) {
+			return &BusyError{Claim: mine.claim, Request: request, Device: mine.device, Holder: u.claim, HolderUID: u.uid}
+		}
+		if u.pod == mine.pod && mine.ifName != "" && u.ifName == mine.ifName {
+			return &Fault{
+				Claim: mine.claim, Request: request, Device: mine.device, Field: "podIfName", Value: mine.ifName,
+				Reason: "claim " + u.claim.String() + " (device " + u.device + ") of the same pod asks for that name as well",
+			}
+		}
+	}
+	return nil
+}
