@@ -236,7 +236,7 @@ func (s *Store) Allocation(key device.Key) (device.Allocation, bool) {
 // Devices gives the inventory, by name.
 func (s *Store) Devices() []Row { return rows(s.devices.All(s.db.ReadTxn())) }
 
-// Allocations gives all allocations, by pool, device and share.
+// Allocations gives all allocations, in the order of their keys.
 func (s *Store) Allocations() []device.Allocation { return rows(s.allocations.All(s.db.ReadTxn())) }
 
 // Snapshot gives both tables as they were at one moment.
@@ -245,7 +245,7 @@ func (s *Store) Snapshot() ([]Row, []device.Allocation) {
 	return rows(s.devices.All(txn)), rows(s.allocations.All(txn))
 }
 
-// OfClaim gives the allocations of a claim, by pool, device and share, as OfPod and OfDevice do.
+// OfClaim gives the allocations of a claim, in the order of their keys, as OfPod and OfDevice do.
 func (s *Store) OfClaim(uid types.UID) []device.Allocation {
 	return rows(s.allocations.List(s.db.ReadTxn(), s.byClaim.Query(uid)))
 }

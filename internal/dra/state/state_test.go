@@ -429,3 +429,24 @@ func TestStoreAgainstModel(t *testing.T) {
 		})
 	})
 }
+
+// BenchmarkSameReport is a re-scan of 1,024 devices that found nothing new.
+func BenchmarkSameReport(b *testing.B) {
+	s := newStore(b)
+	scan := func() []device.Device {
+		all := make([]device.Device, 1024)
+		for i := range all {
+			all[i] = vf(fmt.Sprintf("0000-03-%02x-%d", i/8, i%8), fmt.Sprint("ens1f0v", i))
+		}
+		return all
+	}
+	report := s.OnDevices(device.SRIOV)
+	report(scan())
+	again, changed := scan(), s.Changed()
+	for b.Loop() {
+		report(again)
+	}
+	if closed(changed) {
+		b.Error("the same devices are a change")
+	}
+}
