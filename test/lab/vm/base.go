@@ -1,0 +1,177 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+const busybox = "/bin/busybox"
+
+// baseImage is an initramfs without the caller's part.
+type baseImage struct {
+	path    string
+	modules []string // where their files are in it, in the order in which they are loaded
+}
+
+func mapKeys[M ~map[K]V, K comparable, V any](m M) iter.Seq[K] { return maps.Keys(m) }
+
+// base makes the ELF kernel and the initramfs, or finds them.
+func (s Store) base(ctx context.Context, k Kernel, names []string) (kernel string, base baseImage, err error) {
+	dir, err := s.unpacked(ctx, k)
+	if err != nil {
+		return "", base, err
+	}
+	if kernel, err = s.elfKernel(ctx, k, dir); err != nil {
+		return "", base, err
+	}
+	shell, err := os.ReadFile(busybox)
+	if err != nil {
+		return "", base, &MissingError{"busybox, static (Debian: busybox-static),"}
+	}
+	guest, err := s.guest(ctx)
+	if err != nil {
+		return "", base, err
+	}
+	hash := sha256.New()
+	for _, part := range [][]byte{shell, guest, []byte(dir), []byte(strings.Join(names, " "))} {
+		fmt.Fprintln(hash, len(part))
+		hash.Write(part)
+	}
+	base.path = filepath.Join(s.Dir, "base-"+hex.EncodeToString(hash.Sum(nil)[:8])+".cpio")
+	list := base.path + ".json"
+	if text, err := os.ReadFile(list); err == nil {
+		return kernel, base, json.Unmarshal(text, &base.modules)
+	}
+	unlock, err := s.lock(ctx, "base")
+	if err != nil {
+		return "", base, err
+	}
+	defer unlock()
+	mods, err := modules(dir, names)
+	if err != nil {
+		return "", base, err
+	}
+	for _, m := range mods {
+		base.modules = append(base.modules, "/modules/"+m.name+".ko")
+	}
+	if err := writeBase(ctx, base, mods, shell, guest); err != nil {
+		return "", base, fmt.Errorf("make a base image: %w", err)
+	}
+	text, err := json.Marshal(base.modules)
+	if err != nil {
+		return "", base, err
+	}
+	return kernel, base, replace(list, text) // last: who sees it has the image as well
+}
+
+// replace writes a file that is there as a whole or not at all.
+func replace(path string, data []byte) error {
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, data, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+func (s Store) elfKernel(ctx context.Context, k Kernel, dir string) (string, error) {
+	path := filepath.Join(s.Dir, "vmlinux-"+string(k))
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	unlock, err := s.lock(ctx, "vmlinux")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	found, err := filepath.Glob(filepath.Join(dir, "boot/vmlinuz-*"))
+	if err != nil || len(found) != 1 {
+		return "", fmt.Errorf("find the kernel in %s: there are %d, %w", dir, len(found), err)
+	}
+	compressed, err := os.ReadFile(found[0])
+	if err != nil {
+		return "", err
+	}
+	data, err := image(compressed)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", found[0], err)
+	}
+	return path, replace(path, data)
+}
+
+// guest builds the machine's first process; the go command knows whether that is to be done.
+func (s Store) guest(ctx context.Context) ([]byte, error) {
+	unlock, err := s.lock(ctx, "guest")
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	out := filepath.Join(s.Dir, "guest")
+	cmd := exec.CommandContext(ctx, "go", "build", "-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", out,
+		"github.com/weftnet/weft/test/lab/vm/guest")
+	cmd.Dir = filepath.Join(s.Dir, "../../../test/lab")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the machine's first process: %w\n%s", err, text)
+	}
+	return os.ReadFile(out)
+}
+
+func writeBase(ctx context.Context, base baseImage, mods []module, shell, guest []byte) error {
+	applets, err := exec.CommandContext(ctx, busybox, "--list").Output()
+	if err != nil {
+		return err
+	}
+	file, err := os.Create(base.path + ".tmp")
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	w := bufio.NewWriter(file)
+	a := newArchive(w)
+	a.file("/init", 0o755, guest)
+	a.file("/bin/busybox", 0o755, shell)
+	for name := range strings.FieldsSeq(string(applets)) {
+		if name != "busybox" {
+			a.link("/bin/"+name, "busybox")
+		}
+	}
+	for _, dir := range []string{"/proc", "/sys", "/dev", "/tmp", "/etc", "/run", "/root", "/sbin", "/usr/bin"} {
+		a.dir(dir)
+	}
+	a.file("/etc/passwd", 0o644, []byte("root:x:0:0:root:/root:/bin/sh\n"))
+	a.file("/etc/group", 0o644, []byte("root:x:0:\n"))
+	for i, m := range mods {
+		a.file(base.modules[i], 0o644, m.data)
+	}
+	if err := errors.Join(a.close(), w.Flush(), file.Close()); err != nil {
+		return err
+	}
+	return os.Rename(base.path+".tmp", base.path)
+}
+
+// MakeDisk makes an empty disk of a size in MiB. The file takes what is written to it.
+func MakeDisk(ctx context.Context, path string, size int) error {
+	program, err := exec.LookPath("mke2fs")
+	if err != nil {
+		program = "/sbin/mke2fs" // not everybody's PATH has it
+	}
+	out, err := exec.CommandContext(ctx, program, "-q", "-t", "ext4", path, fmt.Sprintf("%dM", size)).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("make disk %s: %w\n%s", path, err, out)
+	}
+	return nil
+}

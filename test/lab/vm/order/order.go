@@ -1,0 +1,50 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package order is what the machine's first process is told, and what it answers: a file in its
+// root, and lines among the output of its commands.
+//
+// It knows neither QEMU nor what the commands are.
+//
+// Implements: architecture 5 (SR-IOV).
+package order
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+)
+
+// Path is the order's file in the machine.
+const Path = "/order.json"
+
+// Order is what is to be done.
+type Order struct {
+	Modules  []string   `json:"modules"` // files, in the order in which they are loaded
+	VFs      int        `json:"vfs"`     // of each card
+	Share    bool       `json:"share"`   // mount the caller's directory at /share
+	Disk     bool       `json:"disk"`    // mount the caller's disk at /disk
+	Env      []string   `json:"env"`
+	Commands [][]string `json:"commands"`
+}
+
+// Read reads an order.
+func Read(path string) (Order, error) {
+	var o Order
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return o, err
+	}
+	return o, json.Unmarshal(data, &o)
+}
+
+const format = "vm: command %d ended with status %d"
+
+// StatusLine says with which status a command ended.
+func StatusLine(command, status int) string { return fmt.Sprintf(format, command, status) }
+
+// ParseStatus reads a StatusLine.
+func ParseStatus(line string) (command, status int, ok bool) {
+	n, err := fmt.Sscanf(line, format, &command, &status)
+	return command, status, err == nil && n == 2
+}

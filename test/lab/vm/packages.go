@@ -1,0 +1,232 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Kernel is one of the kernels that machines boot.
+type Kernel string
+
+// The kernels.
+const (
+	Current Kernel = "6.12" // of the backports
+	Old     Kernel = "6.1"  // bookworm's own
+)
+
+// Qemu is the program; versions before 8 emulate no card with virtual functions.
+const Qemu = "qemu-system-x86_64"
+
+// MissingError says what this machine lacks, and what installs it.
+type MissingError struct{ What string }
+
+func (e *MissingError) Error() string {
+	return e.What + " is missing; as root on Debian 12: cd test/lab && go run ./cmd/vm install"
+}
+
+// Store is where kernels and images are kept.
+type Store struct {
+	Dir      string    // <repository>/.cache/lab/vm
+	Progress io.Writer // says what takes long
+}
+
+// apt runs a program of apt on lists of its own, so that the machine's stay as they are.
+func (s Store) apt(ctx context.Context, program string, args ...string) (string, error) {
+	dir := filepath.Join(s.Dir, "apt")
+	for _, d := range []string{"state/lists/partial", "cache/archives/partial"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			return "", err
+		}
+	}
+	options := []string{
+		"-o", "Dir::State=" + filepath.Join(dir, "state"), "-o", "Dir::State::status=/var/lib/dpkg/status",
+		"-o", "Dir::Cache=" + filepath.Join(dir, "cache"), "-o", "APT::Sandbox::User=root",
+		"-o", "Dir::Etc::SourceList=" + filepath.Join(dir, "sources.list"), "-o", "Dir::Etc::SourceParts=/dev/null", "-q",
+	}
+	cmd := exec.CommandContext(ctx, program, append(options, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w\n%s", program, strings.Join(args, " "), err, stderr.Bytes())
+	}
+	return string(out), nil
+}
+
+// update reads the lists of the release and its backports, from where this machine gets the
+// release itself.
+func (s Store) update(ctx context.Context) error {
+	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(CREATED_BY) $(REPO_URI) $(CODENAME) $(COMPONENT)").Output()
+	if err != nil {
+		return &MissingError{"apt, or a list of its packages,"}
+	}
+	sources := sources(string(out))
+	if sources == "" {
+		return errors.New("apt knows no mirror of Debian 12 (bookworm), whose kernels the machine boots")
+	}
+	if err := os.MkdirAll(filepath.Join(s.Dir, "apt"), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(s.Dir, "apt/sources.list"), []byte(sources), 0o644); err != nil {
+		return err
+	}
+	fmt.Fprintln(s.Progress, "vm: reading the lists of Debian's packages")
+	_, err = s.apt(ctx, "apt-get", "update")
+	return err
+}
+
+// sources are the lines of a sources.list, of what indextargets says: creator, mirror, release,
+// component.
+func sources(targets string) string {
+	const release, keyring = "bookworm", "/usr/share/keyrings/debian-archive-keyring.gpg"
+	for line := range strings.Lines(targets) {
+		f := strings.Fields(line)
+		if len(f) == 4 && f[0] == "Packages" && f[2] == release && f[3] == "main" {
+			return fmt.Sprintf("deb [signed-by=%[1]s] %[2]s %[3]s main\ndeb [signed-by=%[1]s] %[2]s %[3]s-backports main\n", keyring, f[1], release)
+		}
+	}
+	return ""
+}
+
+// Install installs QEMU, for which it must be root.
+func (s Store) Install(ctx context.Context) error {
+	if err := QemuFault(ctx); err == nil {
+		return nil
+	}
+	if err := s.update(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintln(s.Progress, "vm: installing QEMU from the backports")
+	_, err := s.apt(ctx, "apt-get", "install", "-y", "--no-install-recommends", "-t", "bookworm-backports", "qemu-system-x86")
+	return err
+}
+
+// QemuFault says why no machine can run here; nil when one can.
+func QemuFault(ctx context.Context) error {
+	out, err := exec.CommandContext(ctx, Qemu, "--version").Output()
+	if err != nil {
+		return &MissingError{Qemu}
+	}
+	var major int
+	if _, err := fmt.Sscanf(string(out), "QEMU emulator version %d", &major); err != nil {
+		return fmt.Errorf("read the version of %s: %w", Qemu, err)
+	}
+	if major < 8 {
+		return &MissingError{fmt.Sprintf("%s 8 or later (there is %d)", Qemu, major)}
+	}
+	return nil
+}
+
+// unpacked is the directory of a kernel package: boot and lib/modules.
+func (s Store) unpacked(ctx context.Context, k Kernel) (string, error) {
+	done := filepath.Join(s.Dir, "kernel-"+string(k))
+	if _, err := os.Stat(done); err == nil {
+		return done, nil
+	}
+	unlock, err := s.lock(ctx, "kernel-"+string(k))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(done); err == nil {
+		return done, nil
+	}
+	name, err := s.find(ctx, k)
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintf(s.Progress, "vm: fetching %s (once)\n", name)
+	if _, err := s.apt(ctx, "apt-get", "download", name); err != nil {
+		return "", err
+	}
+	packages, err := filepath.Glob(filepath.Join(s.Dir, "apt", name+"_*.deb"))
+	if err != nil || len(packages) != 1 {
+		return "", fmt.Errorf("fetch %s: %d files came, %w", name, len(packages), err)
+	}
+	defer os.Remove(packages[0])
+	tmp := done + ".tmp"
+	if err := os.RemoveAll(tmp); err != nil {
+		return "", err
+	}
+	if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", packages[0], tmp).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("unpack %s: %w\n%s", packages[0], err, out)
+	}
+	return done, os.Rename(tmp, done)
+}
+
+// find names the newest package of a kernel.
+func (s Store) find(ctx context.Context, k Kernel) (string, error) {
+	pattern := regexp.MustCompile(`^linux-image-` + regexp.QuoteMeta(string(k)) + `[.][0-9]+(-[0-9]+|[+]deb12)-amd64-unsigned$`)
+	names := func() (all []string) {
+		out, err := s.apt(ctx, "apt-cache", "pkgnames", "linux-image-"+string(k)+".")
+		if err != nil {
+			return nil
+		}
+		for name := range strings.FieldsSeq(out) {
+			if pattern.MatchString(name) {
+				all = append(all, name)
+			}
+		}
+		return all
+	}
+	all := names()
+	if len(all) == 0 {
+		if err := s.update(ctx); err != nil {
+			return "", err
+		}
+		all = names()
+	}
+	if len(all) == 0 {
+		return "", fmt.Errorf("apt has no package of Linux %s", k)
+	}
+	return slices.MaxFunc(all, func(a, b string) int { return slices.Compare(numbers(a), numbers(b)) }), nil
+}
+
+// numbers are those in a name, for comparing versions.
+func numbers(name string) (all []int) {
+	for _, text := range regexp.MustCompile(`[0-9]+`).FindAllString(name, -1) {
+		n := 0
+		for _, digit := range text {
+			n = 10*n + int(digit-'0')
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// lock has one process at a time make what has that name.
+func (s Store) lock(ctx context.Context, name string) (unlock func(), err error) {
+	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(filepath.Join(s.Dir, name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan error, 1)
+	go func() { done <- syscall.Flock(int(file.Fd()), syscall.LOCK_EX) }()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for %s: %w", file.Name(), err), file.Close())
+	}
+	return func() { file.Close() }, nil
+}
