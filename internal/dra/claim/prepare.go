@@ -50,26 +50,33 @@ func (c *Claims) prepareLocked(ctx context.Context, claim *resourceapi.ResourceC
 	}
 	ctx, cancel := context.WithTimeout(ctx, setupTime)
 	defer cancel()
-	rec, l, err := c.acquire(ctx, claim.UID)
-	if err != nil {
+	pod, err := consumer(claim)
+	if err != nil && len(ours(claim, driver)) > 0 {
 		return life{}, err
 	}
-	defer rec.Close() //nolint:errcheck // what counts is on the disk
-	if l.phase == ready && l.boot && c.book.fault(claim.UID) == nil && sameDevices(l.body, claim, driver) {
-		pod, err := consumer(claim)
+	for {
+		rec, l, err := c.acquire(ctx, claim.UID)
 		if err != nil {
 			return life{}, err
 		}
-		if pod == podOf(l.body) {
+		switch {
+		case l.phase == ready && l.boot && c.book.fault(claim.UID) == nil && pod == podOf(l.body) && sameDevices(l.body, claim, driver):
 			c.putRows(l)
-			return l, nil
+			return l, rec.Close()
+		case l.phase == none:
+			l, err = c.prepareNew(ctx, rec, claim, driver)
+			return l, errors.Join(err, rec.Close())
 		}
-	}
-	if l.phase != none { // of before, or half of one
-		if err := c.undo(ctx, rec, l); err != nil {
+		// Of before, or half of one: when it is undone its record is gone, and another call may be
+		// quicker to take it anew.
+		if err := errors.Join(c.undo(ctx, rec, l), rec.Close()); err != nil {
 			return life{}, fmt.Errorf("free what an earlier call has left: %w", err)
 		}
 	}
+}
+
+// prepareNew prepares a claim that has no record.
+func (c *Claims) prepareNew(ctx context.Context, rec *journal.Record, claim *resourceapi.ResourceClaim, driver string) (life, error) {
 	p, err := c.plan(claim, driver)
 	if err != nil || len(p.body.Devices) == 0 {
 		return life{body: p.body}, err
