@@ -31,7 +31,7 @@ func crds(ctx context.Context) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(tmp)
+	defer os.RemoveAll(tmp) //nolint:errcheck // what is left of it harms nobody
 	gen, out := filepath.Join(tmp, "controller-gen"), filepath.Join(tmp, "out")
 	for _, args := range [][]string{
 		{"go", "build", "-C", "build/crds", "-mod=readonly", "-buildvcs=false", "-o", gen, "sigs.k8s.io/controller-tools/cmd/controller-gen"},

@@ -9,6 +9,7 @@ import (
 	"log"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -89,6 +90,9 @@ func (s *Server) misbehave(f Fault, w http.ResponseWriter, r *http.Request) bool
 		w.Header().Set("Content-Length", "100000")
 		_, _ = io.WriteString(w, `{"kind":"Pod","metadata":{`)
 	case f.Body != "":
+		if strings.HasPrefix(f.Body, "{") { // clients go by it, and not by what they see
+			w.Header().Set("Content-Type", "application/json")
+		}
 		_, _ = io.WriteString(w, f.Body)
 	default:
 		return false

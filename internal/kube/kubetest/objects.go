@@ -49,7 +49,7 @@ func (s *Server) put(o map[string]any) {
 	if meta == nil || kind == "" {
 		s.tb.Fatalf("object without kind or metadata: %v", o)
 	}
-	if meta["namespace"] == nil && kind != "ResourceSlice" {
+	if meta["namespace"] == nil && kind != "ResourceSlice" && !strings.HasPrefix(kind, "CiliumNetworkDriver") {
 		meta["namespace"] = "default"
 	}
 	if o["apiVersion"] == nil {

@@ -125,6 +125,8 @@ func (s *Server) handle(req Request, r *http.Request) (int, any) {
 		return http.StatusOK, o
 	case req.Verb == "patch" && r.Header.Get("Content-Type") == "application/json-patch+json":
 		return s.patch(req, o)
+	case req.Verb == "patch" && r.Header.Get("Content-Type") == "application/apply-patch+yaml":
+		return s.apply(req, o)
 	}
 	return statusObject(http.StatusMethodNotAllowed, "verb is not served")
 }

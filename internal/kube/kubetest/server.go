@@ -5,7 +5,8 @@
 // what it is given as YAML and can be told to misbehave in every way that a client has
 // to stand.
 //
-// It serves get, list, watch, create, JSON patch and delete of any namespaced resource, with
+// It serves get, list, watch, create, JSON patch and delete of any namespaced resource, and of the
+// network driver's without one, whose status can be applied; with
 // UIDs, resource versions, field selectors, the status subresource (which changes metadata
 // and status, and nothing else), bearer tokens, TLS with a CA of its own and client
 // certificates. Watches begin at a version, or with all that is there (sendInitialEvents);

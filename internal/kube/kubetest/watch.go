@@ -183,7 +183,7 @@ func (w *watcher) event(c change) (string, map[string]any) {
 }
 
 func kind(resource string) string {
-	for _, k := range []string{"NetworkAttachmentDefinition", "Pod", "Event", "ResourceClaim", "ResourceSlice", "Node"} {
+	for _, k := range []string{"NetworkAttachmentDefinition", "Pod", "Event", "ResourceClaim", "ResourceSlice", "Node", "CiliumNetworkDriverNodeConfig", "CiliumNetworkDriverClusterConfig"} {
 		if resource == plural(k) {
 			return k
 		}
@@ -197,6 +197,8 @@ func apiVersion(resource string) string {
 		return "k8s.cni.cncf.io/v1"
 	case strings.HasPrefix(resource, "resource"):
 		return "resource.k8s.io/v1"
+	case strings.HasPrefix(resource, "ciliumnetworkdriver"):
+		return "cilium.io/v2alpha1"
 	}
 	return "v1"
 }
