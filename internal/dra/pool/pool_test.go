@@ -168,6 +168,16 @@ func TestAssign(t *testing.T) {
 	}
 }
 
+// TestReportedBeforePrepared: a device that is there is offered as it is now.
+func TestReportedBeforePrepared(t *testing.T) {
+	now, then := vf("2"), vf("2")
+	now.PFName, then.PFName = "ens1f0np0", "ens1f0"
+	got := pool.Assign([]device.Device{now}, []device.Allocation{alloc("p", then, "")}, pools(filtered("p", v2alpha1.DeviceFilter{})))
+	if d := cmp.Diff([]device.Device{now}, got.Pools["p"]); d != "" {
+		t.Errorf("offered (-want +got):\n%s", d)
+	}
+}
+
 // TestSeveralFields: the fields of a filter are ANDed, the values of a field ORed.
 func TestSeveralFields(t *testing.T) {
 	for _, c := range []struct {

@@ -96,6 +96,17 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
+// TestNoFalseResourceName: where the pool's does not fit, there is none.
+func TestNoFalseResourceName(t *testing.T) {
+	d := vf("v", device.Attributes{AttributeResourceName: text("its own")})
+	name := strings.Repeat("p", 62)
+	got, _ := Build(Config{Driver: driver, Node: "n1", Pools: everything(name)}, []device.Device{d}, nil)
+	want := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"pool": text(name), "deviceManager": text("sr-iov")}
+	if d := cmp.Diff(want, got.Pools["n1/"+name].Slices[0].Devices[0].Attributes); d != "" {
+		t.Errorf("attributes (-want +got):\n%s", d)
+	}
+}
+
 func TestBuild(t *testing.T) {
 	long := strings.Repeat("x", 65)
 	list := vf("list", device.Attributes{"numbers": {IntValues: []int64{1, 2}}})

@@ -177,10 +177,74 @@ func TestRefusedIsTriedAgain(t *testing.T) {
 		fail(nil)
 		time.Sleep(2 * time.Minute) //nolint:forbidigo // of the bubble's clock
 		r.expect(t, "mended: once, then nothing", map[string][]int{"n1/a": {2}})
+		fail(errors.New("again"))
+		store.OnDevices(device.Dummy)(dummies(1))
+		r.expect(t, "refused", one)
+		store.OnDevices(device.Dummy)(dummies(2))
+		fail(nil)
+		r.expect(t, "nobody knows what is in force after a refusal", map[string][]int{"n1/a": {2}})
 		last := r.outcomes[len(r.outcomes)-1]
 		if last.Err != nil || !last.Published || last.Devices["a"] != 2 {
 			t.Errorf("last outcome is %+v", last)
 		}
+	})
+}
+
+// TestPauses: they grow to a minute, and start anew after a success.
+func TestPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore(t)
+		store.Restored()
+		r := start(t, store)
+		refuse := func(err error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.fail, r.calls, r.times = err, nil, nil
+		}
+		pauses := func() (all []time.Duration) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			for i := range len(r.times) - 1 {
+				all = append(all, r.times[i+1].Sub(r.times[i]).Round(time.Second))
+			}
+			return all
+		}
+		check := func(what string, seconds ...int) {
+			t.Helper()
+			var want []time.Duration
+			for _, s := range seconds {
+				want = append(want, time.Duration(s)*time.Second)
+			}
+			if d := cmp.Diff(want, pauses()); d != "" {
+				t.Errorf("%s: pauses (-want +got):\n%s", what, d)
+			}
+		}
+		refuse(errors.New("no"))
+		r.Set(Config{Driver: driver, Node: "n1", Pools: everything("a")})
+		time.Sleep(5 * time.Minute) //nolint:forbidigo // of the bubble's clock
+		check("five minutes", 1, 2, 4, 8, 16, 32, 60, 60, 60)
+		refuse(nil)
+		time.Sleep(2 * time.Minute) //nolint:forbidigo // of the bubble's clock
+		refuse(errors.New("no"))
+		r.Set(Config{Driver: driver, Node: "n1", Pools: everything("b")})
+		time.Sleep(10 * time.Second) //nolint:forbidigo // of the bubble's clock
+		check("after a success", 1, 2, 4)
+	})
+}
+
+// TestAnotherDriver: what one driver's name allows, another's may not.
+func TestAnotherDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore(t)
+		store.Restored()
+		// No resource name fits beside a pool's name of that length, so it does not tell the drivers apart.
+		pools := everything(strings.Repeat("p", 62))
+		store.OnDevices(device.SRIOV)([]device.Device{vf("v", device.Attributes{"a": text("1"), "other.io/a": text("2")})})
+		r := start(t, store)
+		r.Set(Config{Driver: driver, Node: "n1", Pools: pools})
+		r.expect(t, "a driver", map[string][]int{"n1/" + pools[0].Name: {1}})
+		r.Set(Config{Driver: "other.io", Node: "n1", Pools: pools})
+		r.expect(t, "one that has that attribute twice", map[string][]int{"n1/" + pools[0].Name: {0}})
 	})
 }
 
