@@ -98,6 +98,16 @@ e2e-api: ## run the tests that need a real API server (K8S_VERSION=1.34: of anot
 e2e: ## run the scenarios with real pods on real nodes (NODES=1)
 	cd $(LAB) && $(GO) test $(MODE) $(E2E) ./e2e/...
 
+VM := cd $(LAB) && $(GO) run $(MODE) ./cmd/vm
+
+.PHONY: vm-test
+vm-test: ## run the tests that need real SR-IOV hardware, in an emulated machine that has it
+	$(VM) test
+
+.PHONY: vm-shell
+vm-shell: ## a shell in that machine
+	@$(VM) shell
+
 .PHONY: generate
 generate: ## rewrite what is generated: cmd/*/deps.txt, deploy/crd-cilium*, api/*/zz_*, docs/conf*.md
 	$(GO) run $(MODE) ./build/generate

@@ -42,11 +42,12 @@ type Options struct {
 	Stdout  io.Writer     // console and commands
 }
 
-// DefaultModules are those of the kinds of links that Weft's users have.
+// DefaultModules are those of the kinds of links that Weft's users have, and of disk and directory.
+// (ext4 needs crc32c_generic without saying so.)
 func DefaultModules() []string {
 	return []string{
 		"igb", "igbvf", "dummy", "8021q", "macvlan", "ipvlan", "bridge", "veth", "vrf", "bonding", "tun",
-		"vfio_pci", "virtio_net", "virtio_blk", "ext4", "9pnet_virtio", "9p",
+		"vfio_pci", "virtio_net", "virtio_blk", "crc32c_generic", "ext4", "9pnet_virtio", "9p",
 	}
 }
 
@@ -162,7 +163,8 @@ func (o Options) arguments(kernel, initrd string) []string {
 	for i := range o.PFs {
 		// A hub: what one card sends, the others get.
 		args = append(args, "-netdev", fmt.Sprintf("hubport,id=pf%d,hubid=0", i),
-			"-device", fmt.Sprintf("igb,mac=02:00:00:00:%02x:00,netdev=pf%d,romfile=", i+1, i))
+			// Its virtual functions take the slots from 16 further on.
+			"-device", fmt.Sprintf("igb,mac=02:00:00:00:%02x:00,netdev=pf%d,romfile=,addr=%#x", i+1, i, 4*(i+1)))
 	}
 	if o.Share != "" {
 		args = append(args, "-virtfs", "local,path="+o.Share+",mount_tag=share,security_model=none")
@@ -230,7 +232,7 @@ func (c *console) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-const lastLines = 20
+const lastLines = 60
 
 func (c *console) flush() {
 	line := string(c.line)

@@ -24,7 +24,11 @@ func boot(t *testing.T, o vm.Options, commands ...string) (vm.Result, string, er
 	if err := vm.QemuFault(t.Context()); err != nil && os.Getenv("WEFT_CI") == "" {
 		t.Skip(err)
 	}
-	root, err := build.Root(".")
+	here, err := filepath.Abs(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := build.Root(here)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +96,7 @@ func TestFailures(t *testing.T) {
 	if r, out, err := boot(t, vm.Options{Timeout: 25 * time.Second}, "echo here", "sleep 1000"); !errors.Is(err, vm.ErrTimeout) || !strings.Contains(out, "here\n") {
 		t.Errorf("a hang gives %v, %v:\n%s", r, err, out)
 	}
-	if r, out, err := boot(t, vm.Options{}, "echo here; echo c > /proc/sysrq-trigger; sleep 1000"); !errors.Is(err, vm.ErrDied) || !strings.Contains(err.Error(), "here\n") {
+	if r, out, err := boot(t, vm.Options{}, "echo here; echo c > /proc/sysrq-trigger; sleep 1000"); !errors.Is(err, vm.ErrDied) || !strings.Contains(out, "here\n") || !strings.Contains(err.Error(), "Kernel panic") {
 		t.Errorf("a panic gives %v, %v:\n%s", r, err, out)
 	}
 	if _, _, err := boot(t, vm.Options{Modules: []string{"no-such-module"}}); err == nil || !strings.Contains(err.Error(), "no module no_such_module") {

@@ -73,6 +73,9 @@ func start() (order.Order, error) {
 		}
 	}
 	if o.Disk {
+		if err := appear("/dev/vda"); err != nil {
+			return o, err
+		}
 		if err := mount("/dev/vda", "/disk", "ext4", ""); err != nil {
 			return o, err
 		}
@@ -88,6 +91,19 @@ func mount(what, at, kind, data string) error {
 		return fmt.Errorf("mount %s at %s: %w", what, at, err)
 	}
 	return nil
+}
+
+// appear waits for a device's file: the kernel looks for disks in its own time.
+func appear(path string) error {
+	const limit, pause = 1000, 10 * time.Millisecond
+	for range limit {
+		if _, err := os.Stat(path); err == nil {
+			return nil
+		}
+		<-time.After(pause)
+	}
+	devices, err := os.ReadDir("/sys/block")
+	return fmt.Errorf("%s does not appear; there are %v, %w", path, devices, err)
 }
 
 func load(path string) error {
