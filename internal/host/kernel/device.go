@@ -3,7 +3,12 @@
 
 package kernel
 
-import "net"
+import (
+	"fmt"
+	"net"
+
+	"golang.org/x/sys/unix"
+)
 
 // PCIAddr is the address of a PCI function, as sysfs writes it: "0000:03:00.1".
 type PCIAddr string
@@ -54,12 +59,31 @@ type VF struct {
 	Spoof *bool            `json:"spoof,omitempty"` // nil: the driver does not show it
 }
 
-// VFChange says what of a VF is to be set; nil leaves it alone. VLAN and QoS go together: QoS
-// without VLAN is set with the VLAN that the VF has.
+// VFChange says what of a VF is to be set; nil leaves it alone, but VLAN 0 without QoS clears the
+// QoS as well.
 type VFChange struct {
-	MAC   net.HardwareAddr
+	MAC   net.HardwareAddr // all zero: the PF no longer fixes one
 	VLAN  *int // 0 to 4094; 0 clears it
 	QoS   *int // 0 to 7
 	Trust *bool
 	Spoof *bool
+}
+
+// StateOf is what is to be known of a link in order to restore it.
+func StateOf(l Link) LinkState {
+	return LinkState{Name: l.Name, AltNames: l.AltNames, MAC: l.MAC, MTU: l.MTU, Up: l.Up}
+}
+
+// Validate says what of a change no VF can have.
+func (c VFChange) Validate() error {
+	const maxVLAN, maxQoS, macLen = 4094, 7, 6
+	switch {
+	case c.VLAN != nil && (*c.VLAN < 0 || *c.VLAN > maxVLAN):
+		return fmt.Errorf("VLAN %d: %w", *c.VLAN, unix.EINVAL)
+	case c.QoS != nil && (*c.QoS < 0 || *c.QoS > maxQoS):
+		return fmt.Errorf("QoS %d: %w", *c.QoS, unix.EINVAL)
+	case c.MAC != nil && len(c.MAC) != macLen:
+		return fmt.Errorf("address %s: %w", c.MAC, unix.EINVAL)
+	}
+	return nil
 }

@@ -1,14 +1,15 @@
 // Copyright The Weft Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kerneltest gives tests network namespaces of their own: as root directly, as an
-// ordinary user inside an own user namespace.
+// Package kerneltest gives tests network namespaces of their own (as root directly, as an
+// ordinary user inside an own user namespace), and a Machine in memory for tests above the kernel.
 //
-// It owns: the re-execution of a test binary, and namespaces that end with their test.
+// It owns: the re-execution of a test binary, namespaces that end with their test, and the rules
+// of the kernel that the Machine obeys, each of which is tried on kernels as well.
 // Invariant: nothing of it touches the network that the test binary was started in.
 // It must not know what is tested.
 //
-// Implements: architecture 5, the level "netns".
+// Implements: architecture 5, the level "netns"; spec/dra.md 2.4 (what the Machine obeys).
 package kerneltest
 
 import (
