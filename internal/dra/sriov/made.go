@@ -63,7 +63,7 @@ func (r *Records) SetMade(pf kernel.PCIAddr, n int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), lockWait)
 	defer cancel()
 	rec, err := r.store.Acquire(ctx, journal.Key(pf))
-	if corrupt, ok := errors.AsType[*journal.CorruptError](err); ok && rec != nil && corrupt != nil {
+	if _, ok := errors.AsType[*journal.CorruptError](err); ok && rec != nil {
 		err = nil // it is in quarantine, and written anew
 	}
 	if err != nil {

@@ -243,7 +243,7 @@ func (m *Manager) beginResize(pf kernel.PCIAddr, vfs []kernel.Function) error {
 	defer m.mu.Unlock()
 	for _, vf := range vfs {
 		if at, ok := m.taken[vf.Addr]; ok && time.Since(at) < takenFor {
-			return fmt.Errorf("VF %s is being prepared", vf.Addr)
+			return fmt.Errorf("PF %s: the number of VFs is left alone while VF %s is being prepared", pf, vf.Addr)
 		}
 	}
 	m.resizing[pf] = true
