@@ -47,7 +47,7 @@ type Options struct {
 func DefaultModules() []string {
 	return []string{
 		"igb", "igbvf", "dummy", "8021q", "macvlan", "ipvlan", "bridge", "veth", "vrf", "bonding", "tun",
-		"vfio_pci", "virtio_net", "virtio_blk", "crc32c_generic", "ext4", "9pnet_virtio", "9p",
+		"vfio_pci", "virtio_pci", "virtio_net", "virtio_blk", "crc32c_generic", "ext4", "9pnet_virtio", "9p",
 	}
 }
 
