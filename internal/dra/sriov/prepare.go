@@ -89,7 +89,7 @@ func (m *Manager) inspect(f kernel.Function, config v2alpha1.DeviceConfig) (save
 	if err != nil {
 		return saved{}, fmt.Errorf("find the link of VF %s: %w", f.Addr, err)
 	}
-	s.Link = &kernel.LinkState{Name: link.Name, AltNames: link.AltNames, MAC: link.MAC, MTU: link.MTU, Up: link.Up}
+	s.Link = new(kernel.StateOf(link))
 	return s, nil
 }
 
@@ -148,17 +148,29 @@ func (m *Manager) Free(
 		return fmt.Errorf("find VF %s: %w", d.Addr, err)
 	}
 	if config.VLAN != 0 {
-		var before kernel.VF
-		if s.VF != nil {
-			before = *s.VF
-		}
-		err = m.setVLAN(f, before.VLAN, before.QoS)
+		err = m.putBackVLAN(f, s)
 	}
 	err = errors.Join(err, m.putBack(f, s))
 	if err == nil {
 		m.letGo(d.Addr)
 	}
 	return err
+}
+
+// putBackVLAN writes only what differs: a PF that refused the claim's VLAN would refuse this one, too.
+func (m *Manager) putBackVLAN(f kernel.Function, s saved) error {
+	now, err := m.conf.Kernel.VF(f.PF, f.VFID)
+	if err != nil {
+		return fmt.Errorf("read VF %s by its PF %s: %w", f.Addr, f.PF, err)
+	}
+	var before kernel.VF
+	if s.VF != nil {
+		before = *s.VF
+	}
+	if now.VLAN == before.VLAN && now.QoS == before.QoS {
+		return nil
+	}
+	return m.setVLAN(f, before.VLAN, before.QoS)
 }
 
 // putBack mends a link that came home by itself, or by another hand. What it is now is compared

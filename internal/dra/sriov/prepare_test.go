@@ -208,15 +208,18 @@ func TestInspectRefuses(t *testing.T) {
 		{"gone", func(n *node) { n.removeVFs(pf0) }, v2alpha1.DeviceConfig{}, "find VF 0000:03:00.2"},
 		{
 			"unbound since", func(n *node) { n.update(addr, func(f *kernel.Function) { f.Driver = "" }) },
-			v2alpha1.DeviceConfig{}, "no driver",
+			v2alpha1.DeviceConfig{},
+			"no driver",
 		},
 		{
 			"vfio without IOMMU", func(n *node) { n.update(addr, func(f *kernel.Function) { f.Driver = "vfio-pci" }) },
-			v2alpha1.DeviceConfig{}, "IOMMU",
+			v2alpha1.DeviceConfig{},
+			"IOMMU",
 		},
 		{
 			"vfio with a name", func(n *node) { n.update(addr, func(f *kernel.Function) { f.Driver = "vfio-pci" }) },
-			v2alpha1.DeviceConfig{PodIfName: "net1"}, "podIfName",
+			v2alpha1.DeviceConfig{PodIfName: "net1"},
+			"podIfName",
 		},
 		{"PF without link", func(n *node) { delete(n.links, pf0) }, v2alpha1.DeviceConfig{VLAN: 5}, "read VF 0000:03:00.2"},
 	}

@@ -325,6 +325,7 @@ type rig struct {
 }
 
 func newRig(t testing.TB, n *node, ifaces ...v2alpha1.SRIOVInterface) *rig {
+	t.Helper()
 	r := &rig{t: t, node: n, made: &made{n: map[kernel.PCIAddr]int{}}, problems: map[string]string{}, used: map[kernel.PCIAddr]string{}}
 	r.Manager = New(Config{
 		Spec: v2alpha1.SRIOVConfig{Enabled: true, Ifaces: ifaces}, Kernel: n, Provisioned: r.made,

@@ -69,7 +69,7 @@ func (m *Manager) Run(ctx context.Context, publish func([]device.Device)) error 
 		start := time.Now()
 		due := r.pass(start)
 		took := time.Since(start)
-		if !wait(ctx, m.signal, due.Sub(time.Now())) {
+		if !wait(ctx, m.signal, time.Until(due)) {
 			return nil
 		}
 		// Signals that come in this pause are answered by the same look.
