@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/weftnet/weft/internal/dra/device"
 	"github.com/weftnet/weft/internal/dra/record"
 	"github.com/weftnet/weft/internal/host/journal"
 )
@@ -70,10 +71,10 @@ func (c *Claims) look(ctx context.Context, driver string) error {
 }
 
 // adopt looks at one claim of a pod of the node.
-func (c *Claims) adopt(ctx context.Context, claim *resourceapi.ResourceClaim, driver string, pods map[types.UID]bool) error {
+func (c *Claims) adopt(ctx context.Context, claim *resourceapi.ResourceClaim, driver string, pods map[types.UID]*corev1.Pod) error {
 	results := ours(claim, driver)
 	pod, err := consumer(claim)
-	if len(results) == 0 || err == nil && !pods[pod] {
+	if len(results) == 0 || err == nil && pods[pod] == nil {
 		return nil //nolint:nilerr // it concerns the driver, or this node, in nothing
 	}
 	rec, l, acquired := c.acquire(ctx, claim.UID)
@@ -90,6 +91,9 @@ func (c *Claims) adopt(ctx context.Context, claim *resourceapi.ResourceClaim, dr
 	if err != nil {
 		return err
 	}
+	if freed(pods[pod], results, c.cfg.Node) {
+		return nil
+	}
 	body, prepared, unreadable := readStatus(claim, results, c.cfg.Node, driver)
 	if len(body.Devices) == 0 {
 		if unreadable != nil {
@@ -103,6 +107,18 @@ func (c *Claims) adopt(ctx context.Context, claim *resourceapi.ResourceClaim, dr
 	}
 	body.PodUIDs = []string{string(pod)}
 	return errors.Join(c.takeOver(ctx, rec, body, prepared), unreadable)
+}
+
+// freed says whether a claim without a record is one that was freed, rather than one that another
+// driver prepared: an entry stays in the status until the claim is deallocated. What was allocated
+// under a pool of this driver's had a record, and the kubelet frees nothing of a pod that goes on.
+func freed(pod *corev1.Pod, results []resourceapi.DeviceRequestAllocationResult, node string) bool {
+	_, named := device.UserPool(node, results[0].Pool)
+	return named && (pod.DeletionTimestamp != nil || ended(pod))
+}
+
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // readStatus makes the body of a record from what a claim's status says. A device whose entry
@@ -147,6 +163,7 @@ func readStatus(
 // again, which changes nothing that is right: the node may have been started since. Links that
 // are away are in a pod, and left alone.
 func (c *Claims) takeOver(ctx context.Context, rec *journal.Record, body record.Claim, prepared []record.Prepared) error {
+	uid := types.UID(body.UID)
 	for _, a := range c.cfg.Store.Allocations() {
 		for _, u := range uses(body) {
 			if err := taken(u, "", []use{{claim: a.Claim, uid: a.ClaimUID, device: a.DeviceName, share: a.ShareID}}); err != nil {
@@ -157,6 +174,14 @@ func (c *Claims) takeOver(ctx context.Context, rec *journal.Record, body record.
 	if err := begin(rec, body, c.cfg.Boot); err != nil {
 		return fmt.Errorf("record claim %s: %w", nameOf(body), err)
 	}
+	// The kubelet may have freed it already, and will then not ask for that again.
+	c.remote.add(goneKey(uid), goneFor, func(ctx context.Context) error {
+		gone, err := c.freeGone(ctx, uid)
+		if err == nil && !gone {
+			err = errStill
+		}
+		return err
+	})
 	if c.allHome(body) {
 		l, err := lifeOf(rec.State(), c.cfg.Boot)
 		if err == nil {
@@ -204,7 +229,7 @@ func (c *Claims) allHome(body record.Claim) bool {
 
 // findGone finds records of claims that are gone, with their pods, and that the kubelet will perhaps
 // never ask to free.
-func (c *Claims) findGone(ctx context.Context, known, pods map[types.UID]bool) error {
+func (c *Claims) findGone(ctx context.Context, known map[types.UID]bool, pods map[types.UID]*corev1.Pod) error {
 	keys, err := c.records.Keys()
 	if err != nil {
 		return err
@@ -217,22 +242,31 @@ func (c *Claims) findGone(ctx context.Context, known, pods map[types.UID]bool) e
 			continue
 		}
 		l, err := lifeOf(state, c.cfg.Boot)
-		if err != nil || l.phase == none || pods[podOf(l.body)] {
+		if err != nil || l.phase == none {
 			continue
 		}
-		gone, err := c.isGone(ctx, l)
+		gone, err := c.isGone(ctx, l, pods)
 		if err != nil {
 			faults = append(faults, err)
 		}
 		if gone {
-			// A claim that was set up again after a reboot was in no pod since.
-			c.remote.add(goneKey(uid), goneFor, func(ctx context.Context) error { return c.freeGone(ctx, uid) })
+			c.remote.add(goneKey(uid), goneFor, func(ctx context.Context) error {
+				_, err := c.freeGone(ctx, uid)
+				return err
+			})
 		}
 	}
 	return errors.Join(faults...)
 }
 
-func (c *Claims) isGone(ctx context.Context, l life) (bool, error) {
+var errStill = errors.New("claim is still there")
+
+// isGone says whether a claim is no more, or not reserved for its pod any more, and the pod has
+// ended.
+func (c *Claims) isGone(ctx context.Context, l life, pods map[types.UID]*corev1.Pod) (bool, error) {
+	if pod := pods[podOf(l.body)]; pod != nil && !ended(pod) {
+		return false, nil
+	}
 	claim, err := c.cfg.API.Claim(ctx, nameOf(l.body))
 	switch {
 	case apierrors.IsNotFound(err):
@@ -240,32 +274,30 @@ func (c *Claims) isGone(ctx context.Context, l life) (bool, error) {
 	case err != nil:
 		return false, fmt.Errorf("look for claim %s: %w", nameOf(l.body), err)
 	}
-	return claim.UID != types.UID(l.body.UID), nil
+	pod, err := consumer(claim)
+	return claim.UID != types.UID(l.body.UID) || err != nil || pod != podOf(l.body), nil
 }
 
-// freeGone frees a claim that was gone, if it is still, and so is its pod.
-func (c *Claims) freeGone(ctx context.Context, uid types.UID) error {
+// freeGone frees a claim that was gone, if it is still, and says whether there is no more to do.
+func (c *Claims) freeGone(ctx context.Context, uid types.UID) (bool, error) {
 	within, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	state, err := c.records.Read(journal.Key(uid))
 	if err != nil {
-		return nil //nolint:nilerr // it was freed, or says nothing
+		return true, nil //nolint:nilerr // it was freed, or says nothing
 	}
 	l, err := lifeOf(state, c.cfg.Boot)
 	if err != nil || l.phase == none {
-		return nil //nolint:nilerr // it says nothing
-	}
-	if gone, err := c.isGone(within, l); err != nil || !gone {
-		return err
+		return true, nil //nolint:nilerr // it says nothing
 	}
 	_, pods, err := c.cfg.API.OfNode(within)
 	if pods == nil {
-		return err
+		return false, err
 	}
-	if pods[podOf(l.body)] {
-		return nil
+	if gone, err := c.isGone(within, l, pods); err != nil || !gone {
+		return false, err
 	}
 	c.cfg.Log.InfoContext(ctx, "claim is gone with its pod, and is freed without the kubelet's call", "claim", nameOf(l.body).String(), "claim_uid", uid)
 	_, err = c.unprepare(ctx, uid)
-	return err
+	return err == nil, err
 }

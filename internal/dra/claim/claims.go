@@ -60,7 +60,7 @@ type api interface {
 	WriteStatus(ctx context.Context, claim *resourceapi.ResourceClaim, change func(*resourceapi.ResourceClaim) bool) error
 	// OfNode reads the claims of the node's pods, and says which pods there are. The error may join
 	// what could not be read of single claims; the list is good all the same, unless pods is nil.
-	OfNode(ctx context.Context) (claims []*resourceapi.ResourceClaim, pods map[types.UID]bool, err error)
+	OfNode(ctx context.Context) (claims []*resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod, err error)
 }
 
 type events interface {

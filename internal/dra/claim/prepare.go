@@ -55,24 +55,36 @@ func (c *Claims) prepareLocked(ctx context.Context, claim *resourceapi.ResourceC
 		return life{}, err
 	}
 	for {
-		rec, l, err := c.acquire(ctx, claim.UID)
-		if err != nil {
-			return life{}, err
-		}
-		switch {
-		case l.phase == ready && l.boot && c.book.fault(claim.UID) == nil && pod == podOf(l.body) && sameDevices(l.body, claim, driver):
-			c.putRows(l)
-			return l, rec.Close()
-		case l.phase == none:
-			l, err = c.prepareNew(ctx, rec, claim, driver)
-			return l, errors.Join(err, rec.Close())
-		}
-		// Of before, or half of one: when it is undone its record is gone, and another call may be
-		// quicker to take it anew.
-		if err := errors.Join(c.undo(ctx, rec, l), rec.Close()); err != nil {
-			return life{}, fmt.Errorf("free what an earlier call has left: %w", err)
+		l, again, err := c.prepareOnce(ctx, claim, driver, pod)
+		if !again {
+			return l, err
 		}
 	}
+}
+
+// prepareOnce prepares a claim, or clears what there is of it, and is then to be called again: with
+// what was undone its record is gone, and another call may be quicker to take it anew.
+func (c *Claims) prepareOnce(
+	ctx context.Context, claim *resourceapi.ResourceClaim, driver string, pod types.UID,
+) (l life, again bool, err error) {
+	rec, l, err := c.acquire(ctx, claim.UID)
+	if err != nil {
+		return life{}, false, err
+	}
+	defer rec.Close() //nolint:errcheck // what counts is on the disk
+	switch {
+	case l.phase == ready && l.boot && c.book.fault(claim.UID) == nil && pod == podOf(l.body) && sameDevices(l.body, claim, driver):
+		c.putRows(l)
+		return l, false, nil
+	case l.phase == none:
+		l, err = c.prepareNew(ctx, rec, claim, driver)
+		return l, false, err
+	}
+	// Of before, or half of one.
+	if err := c.undo(ctx, rec, l); err != nil {
+		return life{}, false, fmt.Errorf("free what an earlier call has left: %w", err)
+	}
+	return life{}, true, nil
 }
 
 // prepareNew prepares a claim that has no record.

@@ -35,7 +35,8 @@ func (c *Claims) Recover(ctx context.Context) error {
 			return fmt.Errorf("recover claims: %w", ctx.Err())
 		}
 	}
-	if c.cfg.Driver != "" && c.first(c.cfg.Driver) {
+	if c.cfg.Driver != "" {
+		c.first(c.cfg.Driver) // and not once more when it registers
 		within, cancel := context.WithTimeout(ctx, listTime)
 		defer cancel()
 		if err := c.look(within, c.cfg.Driver); err != nil {

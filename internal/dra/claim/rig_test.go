@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"strings"
@@ -197,7 +198,7 @@ func (h *hardware) Return(_ context.Context, claimUID string) error {
 type cluster struct {
 	mu      sync.Mutex
 	claims  map[types.NamespacedName]*resourceapi.ResourceClaim
-	pods    map[types.UID]bool
+	pods    map[types.UID]*corev1.Pod
 	writes  int // that changed something
 	err     error
 	hang    bool
@@ -207,7 +208,7 @@ type cluster struct {
 }
 
 func newCluster() *cluster {
-	return &cluster{claims: map[types.NamespacedName]*resourceapi.ResourceClaim{}, pods: map[types.UID]bool{}, step: func(string) {}}
+	return &cluster{claims: map[types.NamespacedName]*resourceapi.ResourceClaim{}, pods: map[types.UID]*corev1.Pod{}, step: func(string) {}}
 }
 
 func (a *cluster) wait(ctx context.Context) error {
@@ -262,15 +263,15 @@ func (a *cluster) WriteStatus(ctx context.Context, claim *resourceapi.ResourceCl
 	return nil
 }
 
-func (a *cluster) OfNode(ctx context.Context) (claims []*resourceapi.ResourceClaim, pods map[types.UID]bool, err error) {
+func (a *cluster) OfNode(ctx context.Context) (claims []*resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod, err error) {
 	if err := a.wait(ctx); err != nil {
 		return nil, nil, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	pods = map[types.UID]bool{}
-	for uid := range a.pods {
-		pods[uid] = true
+	pods = map[types.UID]*corev1.Pod{}
+	for uid, pod := range a.pods {
+		pods[uid] = pod.DeepCopy()
 	}
 	for _, c := range a.claims {
 		claims = append(claims, c.DeepCopy())
@@ -303,7 +304,7 @@ func (a *cluster) add(claims ...*resourceapi.ResourceClaim) {
 	for _, c := range claims {
 		a.claims[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}] = c.DeepCopy()
 		for _, r := range c.Status.ReservedFor {
-			a.pods[r.UID] = true
+			a.pods[r.UID] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: r.Name, UID: r.UID}}
 		}
 	}
 }
@@ -332,11 +333,12 @@ type rig struct {
 	hw     *hardware
 	api    *cluster
 	rows   *state.Store
+	log    io.Writer
 }
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	r := &rig{dir: t.TempDir(), boot: "boot-1", hw: newHardware(), api: newCluster()}
+	r := &rig{dir: t.TempDir(), boot: "boot-1", hw: newHardware(), api: newCluster(), log: io.Discard}
 	r.start(t)
 	return r
 }
@@ -347,11 +349,12 @@ func (r *rig) start(t testing.TB) {
 	if err := r.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	r.plugin = r.Plugin(driver)
 }
 
 func (r *rig) open(t testing.TB) {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
+	log := slog.New(slog.NewTextHandler(r.log, nil))
 	var err error
 	if r.rows, err = state.New(log, device.SRIOV); err != nil {
 		t.Fatal(err)
@@ -370,7 +373,6 @@ func (r *rig) open(t testing.TB) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.Close() })
-	r.plugin = r.Plugin(driver)
 }
 
 // newClaim makes an allocated claim c of pod p: each device is a request "net<i>" of pool sriov-pool.
@@ -409,3 +411,12 @@ func t22() *resourceapi.ResourceClaim {
 }
 
 func rawExtension(text string) *runtime.RawExtension { return &runtime.RawExtension{Raw: []byte(text)} }
+
+// end has the claim's pod deleted, while its containers end.
+func (a *cluster) end(c *resourceapi.ResourceClaim) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range c.Status.ReservedFor {
+		a.pods[r.UID].DeletionTimestamp = new(metav1.Now())
+	}
+}

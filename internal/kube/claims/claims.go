@@ -119,8 +119,8 @@ func rest(ctx context.Context, d time.Duration) {
 // OfNode reads the claims of the node's pods, and says which pods there are. The error may join what
 // could not be read of single claims: the others are there, and so are the pods, which are nil when
 // they could not be listed.
-func (c *Client) OfNode(ctx context.Context) ([]*resourceapi.ResourceClaim, map[types.UID]bool, error) {
-	pods := map[types.UID]bool{}
+func (c *Client) OfNode(ctx context.Context) ([]*resourceapi.ResourceClaim, map[types.UID]*corev1.Pod, error) {
+	pods := map[types.UID]*corev1.Pod{}
 	wanted := map[types.NamespacedName]bool{}
 	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", c.node).String(), Limit: page}
 	for {
@@ -130,7 +130,7 @@ func (c *Client) OfNode(ctx context.Context) ([]*resourceapi.ResourceClaim, map[
 		}
 		for i := range list.Items {
 			pod := &list.Items[i]
-			pods[pod.UID] = true
+			pods[pod.UID] = pod
 			for _, name := range claimsOf(pod) {
 				wanted[types.NamespacedName{Namespace: pod.Namespace, Name: name}] = true
 			}
