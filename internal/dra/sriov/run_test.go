@@ -289,19 +289,24 @@ func TestVFCountChanges(t *testing.T) {
 			"claim a/b has it",
 		},
 		{
-			"away", func(r *rig) { r.node.away(first) }, func(r *rig) { r.node.addLink(first) },
+			"away", func(r *rig) { r.node.change(func() { r.node.away(first) }) },
+			func(r *rig) { r.node.change(func() { r.node.addLink(first) }) },
 			"not in the host's network namespace",
 		},
 		{
 			"vfio", func(r *rig) {
-				r.node.away(first)
-				r.node.update(first, func(f *kernel.Function) { f.Driver = "vfio-pci" })
-			}, func(r *rig) { r.node.update(first, func(f *kernel.Function) { f.Driver = "" }) },
+				r.node.change(func() {
+					r.node.away(first)
+					r.node.update(first, func(f *kernel.Function) { f.Driver = "vfio-pci" })
+				})
+			}, func(r *rig) {
+				r.node.change(func() { r.node.update(first, func(f *kernel.Function) { f.Driver = "" }) })
+			},
 			"bound to vfio-pci",
 		},
 		{
-			"address", func(r *rig) { r.node.updateLink(first, withAddr("192.0.2.1/24")) },
-			func(r *rig) { r.node.updateLink(first, withAddr("fe80::1/64")) },
+			"address", func(r *rig) { r.node.change(func() { r.node.updateLink(first, withAddr("192.0.2.1/24")) }) },
+			func(r *rig) { r.node.change(func() { r.node.updateLink(first, withAddr("fe80::1/64")) }) },
 			"up with address 192.0.2.1/24",
 		},
 		{
