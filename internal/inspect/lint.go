@@ -31,8 +31,8 @@ type Checked struct {
 	Configurations int `json:"configurations"` // CNI configurations in files of their own
 }
 
-// Lint finds all that is wrong with the files: with each of them, and with every pod
-// together with the networks that it names.
+// Lint finds all that is wrong with the files: with each of them, with every pod together
+// with the networks that it names, and with what is for the network driver.
 func (w *World) Lint(ctx context.Context) *Report {
 	l := linter{World: w, seen: map[Finding]bool{}}
 	for _, p := range w.problems {
@@ -51,6 +51,7 @@ func (w *World) Lint(ctx context.Context) *Report {
 		l.plan(ctx, &w.Set.Pods[i])
 		l.keys(&w.Set.Pods[i])
 	}
+	l.driver()
 	return l.report()
 }
 
