@@ -185,7 +185,7 @@ func (c *Claims) takeOver(ctx context.Context, rec *journal.Record, body record.
 	if c.allHome(body) {
 		l, err := lifeOf(rec.State(), c.cfg.Boot)
 		if err == nil {
-			err = c.setUpAgain(ctx, rec, l)
+			_, err = c.setUpAgain(ctx, rec, l)
 		}
 		if err != nil {
 			c.notReady(l, err)

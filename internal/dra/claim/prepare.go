@@ -72,10 +72,14 @@ func (c *Claims) prepareOnce(
 		return life{}, false, err
 	}
 	defer rec.Close() //nolint:errcheck // what counts is on the disk
+	same := pod == podOf(l.body) && sameDevices(l.body, claim, driver)
 	switch {
-	case l.phase == ready && l.boot && c.book.fault(claim.UID) == nil && pod == podOf(l.body) && sameDevices(l.body, claim, driver):
+	case same && l.phase == ready && l.boot:
 		c.putRows(l)
 		return l, false, nil
+	case same && (l.phase == ready || l.phase == begun && l.body.Kept):
+		l, err = c.setUpAgain(ctx, rec, l)
+		return l, false, err
 	case l.phase == none:
 		l, err = c.prepareNew(ctx, rec, claim, driver)
 		return l, false, err

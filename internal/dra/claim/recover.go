@@ -83,8 +83,7 @@ func (c *Claims) recoverRecord(ctx context.Context, key journal.Key, held map[us
 		c.putRows(l)
 		return nil
 	}
-	err = c.setUpAgain(ctx, rec, l)
-	if err != nil {
+	if _, err := c.setUpAgain(ctx, rec, l); err != nil {
 		c.notReady(l, err)
 	}
 	return nil
@@ -125,13 +124,13 @@ func remaining(l life) life {
 
 // setUpAgain does once more what the kubelet believes done. After a reboot the devices are what
 // they were before anything: that is looked at and recorded first.
-func (c *Claims) setUpAgain(ctx context.Context, rec *journal.Record, l life) error {
+func (c *Claims) setUpAgain(ctx context.Context, rec *journal.Record, l life) (life, error) {
 	p := planned{body: l.body}
 	p.body.Kept = true
 	for i, d := range p.body.Devices {
 		_, dev, err := c.restore(d, d.Dev)
 		if err != nil {
-			return err
+			return l, err
 		}
 		p.devices = append(p.devices, dev)
 		if l.boot {
@@ -141,23 +140,23 @@ func (c *Claims) setUpAgain(ctx context.Context, rec *journal.Record, l life) er
 	}
 	if !l.boot {
 		if err := c.inspect(&p); err != nil {
-			return err
+			return l, err
 		}
 		if err := begin(rec, p.body, c.cfg.Boot); err != nil {
-			return err
+			return l, err
 		}
 	}
 	if err := c.setUpAll(ctx, rec, p.body, p.devices); err != nil {
-		return err
+		return l, err
 	}
 	l, err := lifeOf(rec.State(), c.cfg.Boot)
 	if err != nil {
-		return err
+		return l, err
 	}
 	c.putRows(l)
 	c.book.setFault(types.UID(l.body.UID), nil)
 	c.cfg.Log.InfoContext(ctx, "claim is set up again", "claim", nameOf(l.body).String(), "claim_uid", l.body.UID, "reboot", p.body.Kept)
-	return nil
+	return l, nil
 }
 
 // notReady keeps the devices of a claim that the kubelet believes prepared, and that could not be
@@ -180,7 +179,7 @@ func (c *Claims) notReady(l life, err error) {
 		if l.phase == none || l.phase == releasing || l.phase == ready && l.boot {
 			return nil
 		}
-		err = c.setUpAgain(ctx, rec, l)
+		_, err = c.setUpAgain(ctx, rec, l)
 		if err != nil {
 			c.book.setFault(uid, errors.Join(errors.New("claim "+nameOf(l.body).String()+" is not set up since the node has started"), err))
 		}
