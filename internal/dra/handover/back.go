@@ -1,0 +1,251 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/dra/record"
+	"github.com/weftnet/weft/internal/host/journal"
+	"github.com/weftnet/weft/internal/host/kernel"
+)
+
+// Detach brings home what a sandbox has. That it has nothing is fine.
+func (h *Handover) Detach(ctx context.Context, sandboxID string) (err error) {
+	start := time.Now()
+	_, body, err := h.read(journal.Key(sandboxID))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || body == nil {
+		return err
+	}
+	defer func() { h.cfg.Observe("detach", len(body.Links), time.Since(start), err) }()
+	unlock, err := h.pods.lock(ctx, body.PodUID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return h.end(ctx, journal.Key(sandboxID), nil)
+}
+
+// Return brings every link of a claim home, whichever sandbox has it.
+func (h *Handover) Return(ctx context.Context, claimUID string) error {
+	return h.each(func(key journal.Key, _ journal.State, body record.Handover) (err error) {
+		of := func(l record.Link) bool { return l.ClaimUID == claimUID }
+		if !slices.ContainsFunc(body.Links, of) {
+			return nil
+		}
+		start := time.Now()
+		defer func() { h.cfg.Observe("return", len(body.Links), time.Since(start), err) }()
+		unlock, err := h.pods.lock(ctx, body.PodUID)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		return h.end(ctx, key, of)
+	})
+}
+
+// end brings the links of a record home that are chosen (nil: all), and forgets the record when
+// none is away any more. The pod's lock is held.
+func (h *Handover) end(ctx context.Context, key journal.Key, chosen func(record.Link) bool) (err error) {
+	rec, err := h.records.TryAcquire(key)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	corrupt, broken := errors.AsType[*journal.CorruptError](err)
+	if err != nil && !broken {
+		return fmt.Errorf("hand-over to sandbox %s: %w", key, err)
+	}
+	defer func() { err = errors.Join(err, rec.Close()) }()
+	if broken {
+		return h.salvage(ctx, key, corrupt)
+	}
+	return h.forget(ctx, rec, chosen)
+}
+
+// salvage brings home what could be read of a broken record, which is in quarantine now.
+func (h *Handover) salvage(ctx context.Context, key journal.Key, corrupt *journal.CorruptError) error {
+	h.cfg.Log.ErrorContext(ctx, "record of a hand-over is not what was written", "sandbox", key, "kept_as", corrupt.Path, "error", corrupt)
+	body, err := bodyOf(corrupt.State)
+	if err != nil || body == nil {
+		return nil //nolint:nilerr // it was told: nothing more is known
+	}
+	var faults []error
+	for _, l := range slices.Backward(body.Links) {
+		if err := h.bring(context.WithoutCancel(ctx), l, body.Namespace); err != nil {
+			faults = append(faults, fmt.Errorf("bring device %s of pool %s home: %w", l.Device, l.Pool, err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func (h *Handover) undoAll(ctx context.Context, rec *journal.Record) error {
+	return h.undo(ctx, rec, nil)
+}
+
+// undo brings links home in reverse, as far as they go: one that cannot stops no other one.
+func (h *Handover) undo(ctx context.Context, rec *journal.Record, chosen func(record.Link) bool) error {
+	// What was begun is finished, also when who asked for it no longer waits.
+	ctx = context.WithoutCancel(ctx)
+	body, err := bodyOf(rec.State())
+	if err != nil || body == nil {
+		return 0, err
+	}
+	away, _ := outstanding(rec.State(), len(body.Links))
+	var faults []error
+	left = len(away)
+	for _, i := range slices.Backward(away) {
+		l := body.Links[i]
+		if chosen != nil && !chosen(l) {
+			continue
+		}
+		err := rec.Append(journal.Phase{Phase: journal.Undoing, Item: i})
+		if err == nil {
+			err = h.bring(ctx, l, body.Namespace)
+		}
+		if err == nil {
+			err = rec.Append(journal.Phase{Phase: journal.Undone, Item: i})
+		}
+		if err != nil {
+			faults = append(faults, fmt.Errorf("bring device %s of pool %s home: %w", l.Device, l.Pool, err))
+			continue
+		}
+		left--
+	}
+	return left, errors.Join(faults...)
+}
+
+// bring brings one link home, wherever it is, as it was. A link that is no more is home.
+func (h *Handover) bring(ctx context.Context, l record.Link, ns kernel.Namespace) error {
+	m := h.cfg.Managers[device.ManagerType(l.Manager)]
+	if m == nil {
+		return fmt.Errorf("there is no device manager %q", l.Manager)
+	}
+	dev, err := m.RestoreDevice(l.Dev)
+	if err != nil {
+		return err
+	}
+	link, err := m.Link(ns, dev, l.Saved)
+	switch {
+	case err == nil:
+		if link, err = h.pull(ns, link, l); err != nil {
+			return err
+		}
+	case errors.Is(err, kernel.ErrNoLink), errors.Is(err, fs.ErrNotExist):
+		// The namespace is gone, or the link left it: it is home, on its way, or no more.
+		if link, err = h.await(ctx, m, dev, l); errors.Is(err, kernel.ErrNoLink) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	default:
+		return err
+	}
+	_, err = h.cfg.Kernel.Restore(host(), link.Index, l.Home)
+	if clash, ok := errors.AsType[*kernel.ClashError](err); ok {
+		h.cfg.Log.WarnContext(ctx, "device is home under another name", "device", l.Device, "name", l.Home.Name, "error", clash)
+		return nil
+	}
+	return err
+}
+
+// pull moves a link out of a sandbox: under its own name, or one that nobody has when that is taken.
+func (h *Handover) pull(ns kernel.Namespace, link kernel.Link, l record.Link) (kernel.Link, error) {
+	moved, err := h.cfg.Kernel.Move(ns, link.Index, host(), l.Home.Name)
+	if _, ok := errors.AsType[*kernel.ClashError](err); ok {
+		moved, err = h.cfg.Kernel.Move(ns, link.Index, host(), fmt.Sprintf("weft%d", link.Index))
+	}
+	return moved, err
+}
+
+// Links come home from a namespace that ends in the kernel's own time.
+const (
+	comeTimeout = time.Second
+	comePause   = 10 * time.Millisecond
+)
+
+// await looks for a link in the host's namespace. kernel.ErrNoLink: there is no such device any
+// more, or it has no link.
+func (h *Handover) await(ctx context.Context, m device.Manager, dev device.Device, l record.Link) (kernel.Link, error) {
+	for late := time.Now().Add(comeTimeout); ; {
+		link, err := m.Link(host(), dev, l.Saved)
+		if !errors.Is(err, kernel.ErrNoLink) || l.PCI == "" {
+			return link, err
+		}
+		f, err := h.cfg.Kernel.Function(l.PCI)
+		switch {
+		case errors.Is(err, fs.ErrNotExist), err == nil && (f.Driver == "" || strings.HasPrefix(f.Driver, "vfio")):
+			return link, kernel.ErrNoLink
+		case time.Now().After(late):
+			return link, fmt.Errorf("link of %s is neither in its pod nor on the host: something still holds its network namespace", l.PCI)
+		}
+		timer := time.NewTimer(comePause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return link, context.Cause(ctx)
+		}
+	}
+}
+
+// Recover puts right what a crash or a reboot left: a hand-over that was not finished is undone, and
+// what sandboxes had that are gone is brought home. It is called before anything else is asked.
+func (h *Handover) Recover(ctx context.Context) error {
+	return h.each(func(key journal.Key, s journal.State, body record.Handover) error {
+		_, finished := outstanding(s, len(body.Links))
+		// A broken record has no phases: a sandbox that lives keeps what it may have.
+		if (finished || s.Phases == nil) && h.lives(body.Namespace) {
+			return nil
+		}
+		unlock, err := h.pods.lock(ctx, body.PodUID)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		return h.end(ctx, key, nil)
+	})
+}
+
+func (h *Handover) lives(ns kernel.Namespace) bool {
+	id, err := h.cfg.Kernel.NamespaceID(ns.Path)
+	return err == nil && id == ns.ID
+}
+
+// sweepEvery is how soon links of a sandbox come home that ended without anybody's saying so.
+const sweepEvery = 30 * time.Second
+
+// Run brings home, again and again, what sandboxes had that are gone. It ends with ctx.
+func (h *Handover) Run(ctx context.Context) error {
+	ticker := time.NewTicker(sweepEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+		err := h.each(func(key journal.Key, _ journal.State, body record.Handover) error {
+			if h.lives(body.Namespace) {
+				return nil
+			}
+			return h.Detach(ctx, string(key))
+		})
+		if err != nil {
+			h.cfg.Log.WarnContext(ctx, "devices of sandboxes that are gone are not home yet", "error", err)
+		}
+	}
+}
+
+func (h *Handover) String() string { return "hand-over of devices" }
