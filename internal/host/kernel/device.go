@@ -63,8 +63,8 @@ type VF struct {
 // QoS as well.
 type VFChange struct {
 	MAC   net.HardwareAddr // all zero: the PF no longer fixes one
-	VLAN  *int // 0 to 4094; 0 clears it
-	QoS   *int // 0 to 7
+	VLAN  *int             // 0 to 4094; 0 clears it
+	QoS   *int             // 0 to 7
 	Trust *bool
 	Spoof *bool
 }

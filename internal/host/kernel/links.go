@@ -29,8 +29,10 @@ type Link struct {
 
 // Links lists the namespace's interfaces in the order of their index, with the addresses of
 // both families (link-local ones too) in the kernel's order.
-func (n *Netns) Links() ([]Link, error) {
-	links, err := dump(n.handle.LinkList)
+func (n *Netns) Links() ([]Link, error) { return n.links(n.handle.LinkList) }
+
+func (n *Netns) links(list func() ([]netlink.Link, error)) ([]Link, error) {
+	links, err := dump(list)
 	if err != nil {
 		return nil, fmt.Errorf("list links of %s: %w", n.path, err)
 	}
@@ -40,18 +42,20 @@ func (n *Netns) Links() ([]Link, error) {
 	}
 	all := make([]Link, 0, len(links))
 	for _, l := range links {
-		all = append(all, toLink(l, addrs))
+		all = append(all, n.toLink(l, addrs))
 	}
 	slices.SortFunc(all, func(a, b Link) int { return a.Index - b.Index })
 	return all, nil
 }
 
-func toLink(l netlink.Link, addrs []netlink.Addr) Link {
+func (n *Netns) toLink(l netlink.Link, addrs []netlink.Addr) Link {
 	attrs := l.Attrs()
 	link := Link{
-		Name: attrs.Name, Index: attrs.Index, MAC: attrs.HardwareAddr, MTU: attrs.MTU,
-		Up: attrs.Flags&net.FlagUp != 0, Kind: l.Type(),
+		Name: attrs.Name, AltNames: attrs.AltNames, Index: attrs.Index, MAC: attrs.HardwareAddr, MTU: attrs.MTU,
+		Up: attrs.Flags&net.FlagUp != 0, Kind: l.Type(), PCI: n.pciOf(l),
+		Running: attrs.RawFlags&(unix.IFF_UP|unix.IFF_LOWER_UP) == unix.IFF_UP|unix.IFF_LOWER_UP,
 	}
+	slices.Sort(link.AltNames)
 	for _, a := range addrs {
 		if a.LinkIndex != attrs.Index || a.IPNet == nil {
 			continue
@@ -62,6 +66,42 @@ func toLink(l netlink.Link, addrs []netlink.Addr) Link {
 		}
 	}
 	return link
+}
+
+// pciOf is the PCI function that a link belongs to. Kernels before 5.14 do not tell; there the
+// driver does.
+func (n *Netns) pciOf(l netlink.Link) PCIAddr {
+	attrs := l.Attrs()
+	name := attrs.ParentDev
+	if attrs.ParentDevBus != "pci" {
+		if name != "" || l.Type() != "device" || attrs.Flags&net.FlagLoopback != 0 {
+			return ""
+		}
+		name = n.busInfo(attrs.Name)
+	}
+	addr, err := ParsePCIAddr(name)
+	if err != nil {
+		return ""
+	}
+	return addr
+}
+
+// busInfo asks a link's driver where its device is; "" when it does not say.
+func (n *Netns) busInfo(name string) string {
+	fd := -1
+	err := n.do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	info, err := unix.IoctlGetEthtoolDrvinfo(fd, name)
+	if err != nil {
+		return "" // a link without a driver that answers
+	}
+	return unix.ByteSliceToString(info.Bus_info[:])
 }
 
 // link finds one interface by name.

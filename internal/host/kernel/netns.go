@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/internal/host/brief"
@@ -24,6 +26,10 @@ type Netns struct {
 	path   string
 	file   *os.File
 	handle *netlink.Handle
+
+	rawOnce sync.Once
+	raw     *nl.SocketHandle // for what the library has no call for
+	rawErr  error
 }
 
 // OpenNetns opens the network namespace at path (a bind mount, or /proc/<pid>/ns/net).
@@ -54,7 +60,33 @@ func (n *Netns) Path() string { return n.path }
 // Close lets go of the namespace; it does not remove it.
 func (n *Netns) Close() error {
 	n.handle.Close()
+	n.rawOnce.Do(func() {})
+	if n.raw != nil {
+		n.raw.Close()
+	}
 	return n.file.Close()
+}
+
+// request is a request of our own to the kernel's routing part, about a link (0: none or all).
+func (n *Netns) request(kind, flags, index int) (*nl.NetlinkRequest, error) {
+	n.rawOnce.Do(func() {
+		n.rawErr = n.do(func() error {
+			socket, err := nl.Subscribe(unix.NETLINK_ROUTE)
+			if err == nil {
+				n.raw = &nl.SocketHandle{Socket: socket}
+			}
+			return err
+		})
+	})
+	if n.rawErr != nil {
+		return nil, fmt.Errorf("open netlink in %s: %w", n.path, n.rawErr)
+	}
+	request := nl.NewNetlinkRequest(kind, flags)
+	request.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: n.raw}
+	about := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	about.Index = int32(index)
+	request.AddData(about)
+	return request, nil
 }
 
 // do runs f on a thread that is inside the namespace. When the thread cannot return to

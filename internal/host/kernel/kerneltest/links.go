@@ -161,6 +161,9 @@ func (m *Machine) Move(from kernel.Namespace, index int, to kernel.Namespace, na
 		if err != nil {
 			return err
 		}
+		if source == target {
+			return fmt.Errorf("move link %s: it is there already", l.Name)
+		}
 		if err := validName(name); err != nil {
 			return fmt.Errorf("move link %s: %w", l.Name, err)
 		}
@@ -169,12 +172,9 @@ func (m *Machine) Move(from kernel.Namespace, index int, to kernel.Namespace, na
 				return fmt.Errorf("move link %s: %w", l.Name, err)
 			}
 		}
-		l.Up, l.Name = false, name
-		if source != target {
-			delete(source.links, l.Index)
-			l.Addrs = nil
-			target.add(l)
-		}
+		l.Up, l.Name, l.Addrs = false, name, nil
+		delete(source.links, l.Index)
+		target.add(l)
 		moved = clone(l)
 		return nil
 	})

@@ -231,7 +231,7 @@ func (m *Machine) tell() {
 	}
 }
 
-// Watch calls changed after every change, until ctx ends.
+// Watch calls changed once, and after every change, until ctx ends.
 func (m *Machine) Watch(ctx context.Context, changed func()) error {
 	if err := m.call("Watch"); err != nil {
 		return err
@@ -239,6 +239,7 @@ func (m *Machine) Watch(ctx context.Context, changed func()) error {
 	m.mu.Lock()
 	m.watchers[&changed] = true
 	m.mu.Unlock()
+	changed()
 	<-ctx.Done()
 	m.mu.Lock()
 	delete(m.watchers, &changed)
