@@ -54,6 +54,8 @@ func verb(r *http.Request, name string) string {
 		return "create"
 	case http.MethodPatch:
 		return "patch"
+	case http.MethodPut:
+		return "update"
 	case http.MethodDelete:
 		return "delete"
 	}
@@ -123,6 +125,8 @@ func (s *Server) handle(req Request, r *http.Request) (int, any) {
 	case req.Verb == "delete":
 		s.drop(k)
 		return http.StatusOK, o
+	case req.Verb == "update":
+		return s.update(req, o)
 	case req.Verb == "patch" && r.Header.Get("Content-Type") == "application/json-patch+json":
 		return s.patch(req, o)
 	case req.Verb == "patch" && r.Header.Get("Content-Type") == "application/apply-patch+yaml":
@@ -197,6 +201,20 @@ func (s *Server) patch(req Request, o map[string]any) (int, any) {
 	if err := patch(changed, []byte(req.Body)); err != nil {
 		return statusObject(http.StatusUnprocessableEntity, err.Error())
 	}
+	return s.replace(req, o, changed)
+}
+
+// update replaces an object by what the request holds.
+func (s *Server) update(req Request, o map[string]any) (int, any) {
+	changed, err := decode([]byte(req.Body))
+	if err != nil {
+		return statusObject(http.StatusBadRequest, err.Error())
+	}
+	return s.replace(req, o, changed)
+}
+
+// replace stores an object in place of o, as far as the request may change it.
+func (s *Server) replace(req Request, o, changed map[string]any) (int, any) {
 	old, _ := o["metadata"].(map[string]any)
 	meta, _ := changed["metadata"].(map[string]any)
 	switch {

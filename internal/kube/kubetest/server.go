@@ -5,7 +5,7 @@
 // what it is given as YAML and can be told to misbehave in every way that a client has
 // to stand.
 //
-// It serves get, list, watch, create, JSON patch and delete of any namespaced resource, and of the
+// It serves get, list, watch, create, update, JSON patch and delete of any namespaced resource, and of the
 // network driver's without one, whose status can be applied; with
 // UIDs, resource versions, field selectors, the status subresource (which changes metadata
 // and status, and nothing else), bearer tokens, TLS with a CA of its own and client
@@ -175,7 +175,7 @@ func (s *Server) Kubeconfig(edit func(cluster, user map[string]any)) string {
 
 // Request is one request that arrived.
 type Request struct {
-	Verb        string // get, list, watch, create, patch, delete, other
+	Verb        string // get, list, watch, create, update, patch, delete, other
 	Resource    string // pods, network-attachment-definitions, events, …
 	Namespace   string
 	Name        string
