@@ -89,17 +89,23 @@ func (h *Handover) salvage(ctx context.Context, key journal.Key, corrupt *journa
 	return errors.Join(faults...)
 }
 
-func (h *Handover) undoAll(ctx context.Context, rec *journal.Record) error {
-	return h.undo(ctx, rec, nil)
+// forget undoes what is chosen (nil: all), and forgets the record when nothing is left of it.
+func (h *Handover) forget(ctx context.Context, rec *journal.Record, chosen func(record.Link) bool) error {
+	left, err := h.undo(ctx, rec, chosen)
+	if left > 0 {
+		return err
+	}
+	return errors.Join(err, rec.Forget())
 }
 
-// undo brings links home in reverse, as far as they go: one that cannot stops no other one.
-func (h *Handover) undo(ctx context.Context, rec *journal.Record, chosen func(record.Link) bool) error {
+// undo brings links home in reverse, as far as they go: one that cannot stops no other one. It says
+// how many are away still.
+func (h *Handover) undo(ctx context.Context, rec *journal.Record, chosen func(record.Link) bool) (left int, err error) {
 	// What was begun is finished, also when who asked for it no longer waits.
 	ctx = context.WithoutCancel(ctx)
 	body, err := bodyOf(rec.State())
 	if err != nil || body == nil {
-		return 0, err
+		return len(rec.State().Intents), err
 	}
 	away, _ := outstanding(rec.State(), len(body.Links))
 	var faults []error
