@@ -15,6 +15,7 @@ package kerneltest
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,14 +25,27 @@ import (
 	"github.com/weftnet/weft/internal/host/kernel"
 )
 
+// machineEnv marks a machine that is thrown away (test/lab/vm): its namespace is where its real
+// devices are, and tests may do with it what they like.
+const machineEnv = "WEFT_VM"
+
+// InMachine tells whether the tests run in such a machine.
+func InMachine() bool { return os.Getenv(machineEnv) != "" }
+
 // inside marks the re-executed binary; its value is "1", or why there are no namespaces.
 const inside = "WEFT_TEST_NAMESPACES"
 
 // Main runs the tests of a package in own user (when not root), network and mount namespaces,
-// and returns the exit code. Where the kernel forbids that, the tests run where they are, and
+// and returns the exit code; in the machine they run in the first namespaces. Where the kernel forbids that, the tests run where they are, and
 // Netns skips with the reason (fails when WEFT_CI is set).
 func Main(m *testing.M) int {
 	if os.Getenv(inside) != "" {
+		return m.Run()
+	}
+	if InMachine() {
+		if err := os.Setenv(inside, "1"); err != nil {
+			panic(err)
+		}
 		return m.Run()
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
@@ -98,4 +112,25 @@ func Need(t testing.TB) {
 	default:
 		t.Skipf("no own network namespace: %s", reason)
 	}
+}
+
+// NetnsThatGoes makes a namespace that nobody has open: it ends when its path is unbound, which
+// is at the end of the test, unless the test was quicker.
+func NetnsThatGoes(t testing.TB) (path string) {
+	t.Helper()
+	Need(t)
+	path = filepath.Join(t.TempDir(), "netns")
+	n, err := kernel.CreateNetns(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := kernel.RemoveNetns(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Error(err)
+		}
+	})
+	return path
 }
