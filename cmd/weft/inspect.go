@@ -174,9 +174,10 @@ func newLint() *cobra.Command {
 		Short: "Find all mistakes in networks, pods and CNI configurations",
 		Long: `Lint checks files or directories: NetworkAttachmentDefinitions and Pods (*.yaml, *.yml,
 *.json), and CNI configurations (*.conf, *.conflist) of Weft or Multus and of other networks.
-Pods are checked together with the networks that they name, so give lint all of them. It shows
-all faults and warnings, each with its file and line. Directories below a directory, and pod
-templates (of a Deployment and the like), are not read.
+Pods are checked together with the networks that they name, so give lint all of them. Of the
+network driver it checks node and cluster configurations, and the parameters in claims, templates
+of claims and device classes. It shows all faults and warnings, each with its file and line.
+Directories below a directory, and pod templates (of a Deployment and the like), are not read.
 
 Exit codes: 0 no fault (there may be warnings), 1 a fault was found, 2 wrong usage.`,
 		Example: `  weft lint -f examples/demo
