@@ -60,16 +60,19 @@ func TestMachineLife(t *testing.T) {
 	comesHome := map[string]func(t *testing.T, r *machineRig, pod kernel.Namespace, saved device.Saved){
 		"never left": func(*testing.T, *machineRig, kernel.Namespace, device.Saved) {},
 		"given back": func(t *testing.T, r *machineRig, pod kernel.Namespace, saved device.Saved) {
+			t.Helper()
 			link := r.moved(t, pod, saved)
 			if _, err := r.machine.Move(pod, link.Index, host, r.Home(r.dev, saved).Name); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"namespace died": func(t *testing.T, r *machineRig, pod kernel.Namespace, saved device.Saved) {
+			t.Helper()
 			r.moved(t, pod, saved)
 			r.machine.DestroyNamespace(pod.Path)
 		},
 		"PF renamed": func(t *testing.T, r *machineRig, pod kernel.Namespace, saved device.Saved) {
+			t.Helper()
 			r.moved(t, pod, saved)
 			r.machine.RenamePF(pf0, "other")
 			r.machine.DestroyNamespace(pod.Path)
@@ -102,7 +105,7 @@ func TestMachineLife(t *testing.T) {
 			}
 			home(t, r, pod, saved)
 			if name != "never left" && name != "given back" {
-				pod = r.machine.AddNamespace("/run/netns/a")
+				r.machine.AddNamespace(pod.Path) // as it was before, for the comparison
 			}
 			for range 2 {
 				if err := r.Free(t.Context(), r.dev, config, saved); err != nil {
