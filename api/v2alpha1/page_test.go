@@ -22,8 +22,14 @@ func TestPage(t *testing.T) {
 	}
 	page := string(b)
 	for _, v := range []any{
-		v2alpha1.CiliumNetworkDriverNodeConfigSpec{}, v2alpha1.SRIOVConfig{}, v2alpha1.SRIOVInterface{}, v2alpha1.DummyConfig{},
-		v2alpha1.DevicePool{}, v2alpha1.DeviceFilter{}, v2alpha1.DeviceConfig{}, v2alpha1.CiliumNetworkDriverClusterConfigSpec{},
+		v2alpha1.CiliumNetworkDriverNodeConfigSpec{},
+		v2alpha1.SRIOVConfig{},
+		v2alpha1.SRIOVInterface{},
+		v2alpha1.DummyConfig{},
+		v2alpha1.DevicePool{},
+		v2alpha1.DeviceFilter{},
+		v2alpha1.DeviceConfig{},
+		v2alpha1.CiliumNetworkDriverClusterConfigSpec{},
 	} {
 		for field := range reflect.TypeOf(v).Fields() {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
