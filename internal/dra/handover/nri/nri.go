@@ -1,0 +1,291 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	nrilog "github.com/containerd/nri/pkg/log"
+	"github.com/containerd/nri/pkg/stub"
+	"golang.org/x/sys/unix"
+
+	"github.com/weftnet/weft/internal/dra/handover"
+)
+
+// hands move devices; *handover.Handover is them.
+type hands interface {
+	Attach(ctx context.Context, s handover.Sandbox) ([]handover.Given, error)
+	Detach(ctx context.Context, sandboxID string) error
+}
+
+// Config is what a Plugin needs.
+type Config struct {
+	Socket string // the runtime's: /var/run/nri/nri.sock
+	Name   string // the plugin's: the driver's name
+	Hands  hands
+	// Nodes are the device files that a pod's containers need.
+	Nodes func(podUID string) []string
+	// Without is told of a pod that runs without a device which it claimed. Nil is fine.
+	Without func(podNamespace, podName, podUID string, err error)
+	// Connected is told when the runtime comes and goes. Nil is fine.
+	Connected func(bool)
+	// Limit is how long a hook may take; default: 1.5 s, of the runtime's 2 s.
+	Limit time.Duration
+	// Pause is between two attempts to reach the runtime; default: 1 s.
+	Pause time.Duration
+	Log   *slog.Logger
+}
+
+const (
+	index = "00" // before other plugins
+	limit = 1500 * time.Millisecond
+	pause = time.Second
+)
+
+// Plugin is connected to the runtime while it runs.
+type Plugin struct {
+	cfg   Config
+	works sync.WaitGroup  // what hooks began
+	life  context.Context //nolint:containedctx // of Run: what a hook begins outlives the hook's own
+}
+
+// New makes a plugin; nothing is touched before Run.
+func New(cfg Config) *Plugin {
+	if cfg.Limit == 0 {
+		cfg.Limit = limit
+	}
+	if cfg.Pause == 0 {
+		cfg.Pause = pause
+	}
+	if cfg.Without == nil {
+		cfg.Without = func(string, string, string, error) {}
+	}
+	if cfg.Connected == nil {
+		cfg.Connected = func(bool) {}
+	}
+	return &Plugin{cfg: cfg}
+}
+
+func (p *Plugin) String() string { return "NRI plugin " + p.cfg.Name }
+
+// Run stays connected until ctx ends, and then waits for what hooks began.
+func (p *Plugin) Run(ctx context.Context) error {
+	p.life = context.WithoutCancel(ctx)
+	defer p.works.Wait()
+	told := ""
+	for ctx.Err() == nil {
+		err := p.connect(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if text := fmt.Sprint(err); text != told { // once, however long it lasts
+			told = text
+			p.cfg.Log.WarnContext(ctx, "runtime's NRI is away", "socket", p.cfg.Socket, "error", err)
+		}
+		timer := time.NewTimer(p.cfg.Pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+	return nil
+}
+
+// connect serves the runtime until it goes away.
+func (p *Plugin) connect(ctx context.Context) error {
+	if _, err := os.Stat(p.cfg.Socket); err != nil {
+		return err
+	}
+	closed := make(chan struct{})
+	var once sync.Once
+	s, err := stub.New(hooks{p}, stub.WithSocketPath(p.cfg.Socket), stub.WithPluginName(p.cfg.Name), stub.WithPluginIdx(index),
+		stub.WithOnClose(func() { once.Do(func() { close(closed) }) }), stub.WithLogger(quiet{p.cfg.Log}))
+	if err != nil {
+		return err
+	}
+	if err := s.Start(ctx); err != nil {
+		s.Stop()
+		return err
+	}
+	defer s.Stop()
+	p.cfg.Log.InfoContext(ctx, "runtime's NRI is there", "socket", p.cfg.Socket, "version", s.RuntimeNRIVersion())
+	p.cfg.Connected(true)
+	defer p.cfg.Connected(false)
+	select {
+	case <-closed:
+		return errors.New("runtime closed the connection")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// within runs f for as long as a hook may take. What goes on longer is told to late when it ends.
+func (p *Plugin) within(ctx context.Context, f func(context.Context) error, late func(error)) error {
+	const reserve = 10 // of f's time, for undoing: a part of it
+	hook, cancel := context.WithTimeoutCause(ctx, p.cfg.Limit, fmt.Errorf("it takes longer than %s", p.cfg.Limit))
+	done := make(chan error, 1)
+	var decided atomic.Bool // by whoever comes first: f that ended, or the hook that gave up
+	p.works.Go(func() {
+		defer cancel()
+		// Between two links f sees that the time is over; inside the kernel's call it cannot.
+		ctx, cancel := context.WithTimeoutCause(p.life, p.cfg.Limit-p.cfg.Limit/reserve, fmt.Errorf("it takes longer than %s", p.cfg.Limit))
+		defer cancel()
+		err := f(ctx)
+		if decided.CompareAndSwap(false, true) {
+			done <- err
+		} else {
+			late(err)
+		}
+	})
+	select {
+	case err := <-done:
+		return err
+	case <-hook.Done():
+		if decided.CompareAndSwap(false, true) {
+			return context.Cause(hook)
+		}
+		return <-done
+	}
+}
+
+// hooks are what the runtime calls.
+type hooks struct{ p *Plugin }
+
+// RunPodSandbox gives a new sandbox its devices; an error fails it.
+func (h hooks) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	return h.attach(ctx, pod)
+}
+
+func (h hooks) attach(ctx context.Context, pod *api.PodSandbox) error {
+	p := h.p
+	err := p.within(ctx, func(ctx context.Context) error {
+		_, err := p.cfg.Hands.Attach(ctx, sandbox(pod))
+		return err
+	}, func(err error) {
+		if err == nil { // the sandbox was refused meanwhile
+			err = p.cfg.Hands.Detach(p.life, pod.GetId())
+		}
+		p.cfg.Log.Warn("hook was too late", "pod_namespace", pod.GetNamespace(), "pod", pod.GetName(), "sandbox", pod.GetId(), "undo_error", err)
+	})
+	if err != nil {
+		return fmt.Errorf("give pod %s/%s its claimed devices: %w", pod.GetNamespace(), pod.GetName(), err)
+	}
+	return nil
+}
+
+func sandbox(pod *api.PodSandbox) handover.Sandbox {
+	s := handover.Sandbox{PodUID: pod.GetUid(), ID: pod.GetId()}
+	for _, ns := range pod.GetLinux().GetNamespaces() {
+		if ns.GetType() == "network" {
+			s.Namespace = ns.GetPath()
+		}
+	}
+	return s
+}
+
+// StopPodSandbox takes the devices back. It never fails: what it leaves is brought home later.
+func (h hooks) StopPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	h.detach(ctx, pod)
+	return nil
+}
+
+// RemovePodSandbox is the last that is heard of a sandbox.
+func (h hooks) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	h.detach(ctx, pod)
+	return nil
+}
+
+func (h hooks) detach(ctx context.Context, pod *api.PodSandbox) {
+	p := h.p
+	tell := func(err error) {
+		if err != nil {
+			p.cfg.Log.Warn("devices are not home yet", "pod_namespace", pod.GetNamespace(), "pod", pod.GetName(), "sandbox", pod.GetId(), "error", err)
+		}
+	}
+	tell(p.within(ctx, func(ctx context.Context) error { return p.cfg.Hands.Detach(ctx, pod.GetId()) }, tell))
+}
+
+// CreateContainer adds the device files of what has no link. It also sees that the pod has its
+// devices: the runtime goes on when RunPodSandbox was late.
+func (h hooks) CreateContainer(ctx context.Context, pod *api.PodSandbox, _ *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	if err := h.attach(ctx, pod); err != nil {
+		return nil, nil, err
+	}
+	paths := h.p.cfg.Nodes(pod.GetUid())
+	if len(paths) == 0 {
+		return nil, nil, nil
+	}
+	adjust := &api.ContainerAdjustment{}
+	for _, path := range paths {
+		node, err := deviceNode(path)
+		if err != nil {
+			return nil, nil, fmt.Errorf("give pod %s/%s its claimed devices: %w", pod.GetNamespace(), pod.GetName(), err)
+		}
+		adjust.AddDevice(node)
+	}
+	return adjust, nil, nil
+}
+
+func deviceNode(path string) (*api.LinuxDevice, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return nil, fmt.Errorf("device file %s: %w", path, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFCHR {
+		return nil, fmt.Errorf("device file %s is none", path)
+	}
+	const all = 0o666
+	return &api.LinuxDevice{
+		Path: path, Type: "c", Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev)), FileMode: api.FileMode(os.FileMode(all)),
+	}, nil
+}
+
+// Synchronize hears of what the runtime has already. What follows from it takes its own time.
+func (h hooks) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
+	h.p.works.Go(func() {
+		for _, pod := range pods {
+			h.reconcile(pod)
+		}
+	})
+	return nil, nil
+}
+
+// reconcile gives a running sandbox what it lacks, and takes from a stopped one what it has.
+func (h hooks) reconcile(pod *api.PodSandbox) {
+	p := h.p
+	s := sandbox(pod)
+	if s.Namespace == "" && pod.GetPid() == 0 {
+		if err := p.cfg.Hands.Detach(p.life, s.ID); err != nil {
+			p.cfg.Log.Warn("devices are not home yet", "pod_namespace", pod.GetNamespace(), "pod", pod.GetName(), "sandbox", s.ID, "error", err)
+		}
+		return
+	}
+	if _, err := p.cfg.Hands.Attach(p.life, s); err != nil {
+		p.cfg.Log.Error("pod runs without a device that it claimed", "pod_namespace", pod.GetNamespace(), "pod", pod.GetName(), "pod_uid", s.PodUID, "error", err)
+		p.cfg.Without(pod.GetNamespace(), pod.GetName(), s.PodUID, err)
+	}
+}
+
+// quiet is the stub's log: what it calls information, nobody needs.
+type quiet struct{ log *slog.Logger }
+
+var _ nrilog.Logger = quiet{}
+
+func (q quiet) Debugf(ctx context.Context, format string, args ...any) { q.say(ctx, format, args) }
+func (q quiet) Infof(ctx context.Context, format string, args ...any)  { q.say(ctx, format, args) }
+func (q quiet) Warnf(ctx context.Context, format string, args ...any)  { q.say(ctx, format, args) }
+func (q quiet) Errorf(ctx context.Context, format string, args ...any) { q.say(ctx, format, args) }
+
+func (q quiet) say(ctx context.Context, format string, args []any) {
+	q.log.DebugContext(ctx, "nri", "text", fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,339 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nri_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weftnet/weft/internal/dra/handover"
+	"github.com/weftnet/weft/internal/dra/handover/nri"
+)
+
+// hands note what is asked of them.
+type hands struct {
+	mu     sync.Mutex
+	calls  []string
+	errs   map[string]error         // by sandbox, of Attach
+	blocks map[string]chan struct{} // by sandbox, of Attach
+}
+
+func (h *hands) note(call string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls = append(h.calls, call)
+}
+
+func (h *hands) forgetProbes() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls = slices.DeleteFunc(h.calls, func(c string) bool { return c == "detach probe" })
+}
+
+func (h *hands) seen() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]string(nil), h.calls...)
+}
+
+func (h *hands) Attach(_ context.Context, s handover.Sandbox) ([]handover.Given, error) {
+	h.mu.Lock()
+	block, err := h.blocks[s.ID], h.errs[s.ID]
+	h.mu.Unlock()
+	if block != nil {
+		<-block
+	}
+	h.note("attach " + s.PodUID + " " + s.ID + " " + s.Namespace)
+	return nil, err
+}
+
+func (h *hands) Detach(_ context.Context, id string) error {
+	h.note("detach " + id)
+	return nil
+}
+
+type rig struct {
+	t         *testing.T
+	hands     *hands
+	socket    string
+	connected chan bool
+	mu        sync.Mutex
+	without   []string
+	nodes     []string
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "nri") // a short path: that of a socket has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	r := &rig{
+		t: t, socket: filepath.Join(dir, "nri.sock"), connected: make(chan bool, 100),
+		hands: &hands{errs: map[string]error{}, blocks: map[string]chan struct{}{}},
+	}
+	p := nri.New(nri.Config{
+		Socket: r.socket, Name: "networkdriver.cilium.io", Hands: r.hands,
+		Nodes: func(string) []string { r.mu.Lock(); defer r.mu.Unlock(); return r.nodes },
+		Without: func(ns, name, _ string, err error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.without = append(r.without, ns+"/"+name+": "+err.Error())
+		},
+		Connected: func(is bool) { r.connected <- is },
+		Limit:     300 * time.Millisecond, Pause: 5 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// runtime is a runtime of NRI's own, with these sandboxes; stop ends it.
+func (r *rig) runtime(pods ...*api.PodSandbox) (rt *adaptation.Adaptation, stop func()) {
+	r.t.Helper()
+	rt, err := adaptation.New("test", "1", func(ctx context.Context, sync adaptation.SyncCB) error {
+		_, err := sync(ctx, pods, nil)
+		return err
+	}, func(context.Context, []*adaptation.ContainerUpdate) ([]*adaptation.ContainerUpdate, error) {
+		return nil, nil
+	},
+		adaptation.WithSocketPath(r.socket+".runtime"), adaptation.WithPluginPath(r.t.TempDir()), adaptation.WithPluginConfigPath(r.t.TempDir()))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := rt.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	stop = r.proxy()
+	r.t.Cleanup(rt.Stop)
+	r.t.Cleanup(stop)
+	r.waitConnected(true)
+	// The runtime calls a plugin only some time after it has synchronized with it.
+	r.hands.forgetProbes()
+	for probed := false; !probed; {
+		if err := rt.StopPodSandbox(r.t.Context(), &api.StopPodSandboxRequest{Pod: pod("probe", "")}); err != nil {
+			r.t.Fatal(err)
+		}
+		r.hands.mu.Lock()
+		probed = slices.Contains(r.hands.calls, "detach probe")
+		r.hands.mu.Unlock()
+	}
+	return rt, stop
+}
+
+// proxy makes the socket that the plugin knows, in front of the runtime's, which does not cut its
+// connections when it stops as the end of its process would.
+func (r *rig) proxy() (stop func()) {
+	r.t.Helper()
+	listener, err := net.Listen("unix", r.socket)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var conns []net.Conn
+	var works sync.WaitGroup
+	works.Go(func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("unix", r.socket+".runtime")
+			if err != nil {
+				in.Close()
+				continue
+			}
+			mu.Lock()
+			conns = append(conns, in, out)
+			mu.Unlock()
+			works.Go(func() { _, _ = io.Copy(out, in); out.Close() })
+			works.Go(func() { _, _ = io.Copy(in, out); in.Close() })
+		}
+	})
+	var once sync.Once
+	return func() {
+		once.Do(func() {
+			listener.Close()
+			mu.Lock()
+			for _, c := range conns {
+				c.Close()
+			}
+			mu.Unlock()
+			works.Wait()
+		})
+	}
+}
+
+func (r *rig) waitConnected(want bool) {
+	r.t.Helper()
+	late := time.After(20 * time.Second)
+	for {
+		select {
+		case is := <-r.connected:
+			if is == want {
+				return
+			}
+		case <-late:
+			r.t.Fatalf("never connected: %t", want)
+		}
+	}
+}
+
+// until waits until the calls, but for those of probes, are exactly these.
+func (r *rig) until(want ...string) {
+	r.t.Helper()
+	for late := time.Now().Add(20 * time.Second); ; {
+		got := slices.DeleteFunc(r.hands.seen(), func(c string) bool { return c == "detach probe" })
+		if cmp.Equal(want, got) {
+			return
+		}
+		if time.Now().After(late) {
+			r.t.Fatalf("calls (-want +got):\n%s", cmp.Diff(want, got))
+		}
+		<-time.After(3 * time.Millisecond)
+	}
+}
+
+func pod(id, netns string) *api.PodSandbox {
+	p := &api.PodSandbox{Id: id, Name: "pod", Namespace: "ns", Uid: "p1", Linux: &api.LinuxPodSandbox{}, Pid: 7}
+	if netns != "" {
+		p.Linux.Namespaces = []*api.LinuxNamespace{{Type: "pid"}, {Type: "network", Path: netns}}
+	}
+	return p
+}
+
+func TestLifeOfSandbox(t *testing.T) {
+	r := newRig(t)
+	rt, _ := r.runtime()
+	p := pod("s1", "/run/netns/a")
+	if err := rt.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: p}); err != nil {
+		t.Fatal(err)
+	}
+	if err := rt.StopPodSandbox(t.Context(), &api.StopPodSandboxRequest{Pod: pod("s1", "")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := rt.RemovePodSandbox(t.Context(), &api.RemovePodSandboxRequest{Pod: pod("s1", "")}); err != nil {
+		t.Fatal(err)
+	}
+	r.until("attach p1 s1 /run/netns/a", "detach s1", "detach s1")
+}
+
+// An error fails the sandbox, and says why.
+func TestRefused(t *testing.T) {
+	r := newRig(t)
+	rt, _ := r.runtime()
+	r.hands.errs["s1"] = errors.New(`podIfName "eth0" is taken`)
+	err := rt.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: pod("s1", "/run/netns/a")})
+	if err == nil || !strings.Contains(err.Error(), `give pod ns/pod its claimed devices: podIfName "eth0" is taken`) {
+		t.Errorf("error is %v", err)
+	}
+}
+
+// T-52: a kernel that blocks fails the sandbox in time; what comes of it later is undone; the plugin
+// is still connected.
+func TestLate(t *testing.T) {
+	r := newRig(t)
+	rt, _ := r.runtime()
+	block := make(chan struct{})
+	r.hands.blocks["s1"] = block
+	err := rt.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: pod("s1", "/run/netns/a")})
+	if err == nil || !strings.Contains(err.Error(), "it takes longer than 300ms") {
+		t.Errorf("error is %v", err)
+	}
+	if err := rt.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: pod("s2", "/run/netns/b")}); err != nil {
+		t.Error(err)
+	}
+	close(block)
+	r.until("attach p1 s2 /run/netns/b", "attach p1 s1 /run/netns/a", "detach s1")
+}
+
+// T-51: sandboxes that run get what they lack, stopped ones lose what they have, a pod without its
+// device is told of; also after the runtime was away.
+func TestSynchronize(t *testing.T) {
+	r := newRig(t)
+	r.hands.errs["s2"] = errors.New("no such device")
+	stopped := pod("s3", "")
+	stopped.Pid = 0
+	pods := []*api.PodSandbox{pod("s1", "/run/netns/a"), pod("s2", "/run/netns/b"), stopped}
+	rt, stop := r.runtime(pods...)
+	all := []string{"attach p1 s1 /run/netns/a", "attach p1 s2 /run/netns/b", "detach s3"}
+	r.until(all...)
+	stop()
+	rt.Stop()
+	r.waitConnected(false)
+	if err := os.Remove(r.socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	r.runtime(pods...)
+	r.until(append(all, all...)...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if diff := cmp.Diff([]string{"ns/pod: no such device", "ns/pod: no such device"}, r.without); diff != "" {
+		t.Errorf("pods without (-want +got):\n%s", diff)
+	}
+}
+
+// A device that has no link is given as files, to every container of the pod; what is none is refused.
+func TestNodes(t *testing.T) {
+	r := newRig(t)
+	rt, _ := r.runtime()
+	create := func() (*api.CreateContainerResponse, error) {
+		return rt.CreateContainer(t.Context(), &api.CreateContainerRequest{Pod: pod("s1", "/run/netns/a"), Container: &api.Container{Id: "c1", PodSandboxId: "s1"}})
+	}
+	if got, err := create(); err != nil || len(got.GetAdjust().GetLinux().GetDevices()) != 0 {
+		t.Errorf("without files: %v, %v", got, err)
+	}
+	r.mu.Lock()
+	r.nodes = []string{"/dev/null"}
+	r.mu.Unlock()
+	got, err := create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	devices := got.GetAdjust().GetLinux().GetDevices()
+	if len(devices) != 1 || devices[0].Path != "/dev/null" || devices[0].Type != "c" || devices[0].Major != 1 || devices[0].Minor != 3 {
+		t.Errorf("devices are %v", devices)
+	}
+	for _, path := range []string{"/etc/passwd", "/dev/vfio/none"} {
+		r.mu.Lock()
+		r.nodes = []string{path}
+		r.mu.Unlock()
+		if _, err := create(); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s is given: %v", path, err)
+		}
+	}
+}
+
+// A pod whose RunPodSandbox the runtime skipped gets its devices with its first container, or fails.
+func TestFirstContainer(t *testing.T) {
+	r := newRig(t)
+	rt, _ := r.runtime()
+	r.hands.errs["s1"] = errors.New("no such device")
+	_, err := rt.CreateContainer(t.Context(), &api.CreateContainerRequest{Pod: pod("s1", "/run/netns/a"), Container: &api.Container{Id: "c1", PodSandboxId: "s1"}})
+	if err == nil || !strings.Contains(err.Error(), "no such device") {
+		t.Errorf("error is %v", err)
+	}
+}
