@@ -59,7 +59,7 @@ func (h *hands) plan(ctx context.Context) (*plan.Plan, error) {
 	h.client = client
 	req := wire.PlanRequest{Conf: h.req.stdin, Sandbox: h.req.sandbox, Annotations: annotations}
 	p, err := client.Plan(ctx, req, h.files())
-	if err != nil || !client.WantsReport() {
+	if err != nil || !client.WantsReport() && !client.WantsHandover() {
 		client.Hangup()
 	}
 	return p, err

@@ -47,6 +47,22 @@ func (t *task) report(ctx context.Context, p *plan.Plan, made []*results.Result)
 	return err
 }
 
+// handOver has the devices that the pod claimed moved into the sandbox, where it claimed any: an ADD
+// never succeeds without them. What fails later is undone with the record, whose end the agent sees.
+func (t *task) handOver(ctx context.Context, p *plan.Plan) error {
+	if t.client == nil || !t.client.WantsHandover() {
+		return nil
+	}
+	req := wire.HandoverRequest{
+		Conf: t.req.stdin, Sandbox: t.req.sandbox,
+		PodNamespace: p.PodNamespace, PodName: p.PodName, PodUID: p.PodUID,
+	}
+	for _, a := range p.Attachments {
+		req.IfNames = append(req.IfNames, a.IfName)
+	}
+	return t.client.Handover(ctx, req)
+}
+
 // complain tells a planner that what it planned was not made, for an event on the pod:
 // nothing of it is attached. What is wrong with the plan itself the planner tells.
 func (h *hands) complain(ctx context.Context, p *plan.Plan, cause error) {

@@ -51,6 +51,9 @@ func (t *task) attachAll(ctx context.Context, p *plan.Plan) ([]byte, error) {
 	if err := t.routes(p, made); err != nil {
 		return nil, err
 	}
+	if err := t.handOver(ctx, p); err != nil {
+		return nil, err
+	}
 	// What is reported is also checked when nobody wants the report.
 	if err := t.report(ctx, p, made); err != nil {
 		return nil, err

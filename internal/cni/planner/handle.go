@@ -33,7 +33,41 @@ func Handle(ctx context.Context, req wire.Request, open Open, report func(contex
 		defer cancel()
 		return report(ctx, *req.Report, open)
 	}
+	if req.Verb == wire.VerbHandover {
+		ctx, cancel := context.WithTimeout(ctx, left-left/20)
+		defer cancel()
+		return handOver(ctx, *req.Handover, open)
+	}
 	ctx, cancel := context.WithTimeout(ctx, left/2)
 	defer cancel()
 	return Answer(ctx, *req.Plan, open)
+}
+
+// Handing is a Source of a node whose pods may have claimed devices. They are moved into the sandbox
+// after the delegates.
+type Handing interface {
+	// Prepared names the interfaces that they take in the pod; nil when it has none.
+	Prepared(podUID string) []string
+	// Handover moves all of them, or none. Errors are *fault.Fault.
+	Handover(ctx context.Context, req wire.HandoverRequest) error
+}
+
+func handOver(ctx context.Context, req wire.HandoverRequest, open Open) wire.Response {
+	conf, _, err := netconf.Parse(req.Conf)
+	if err != nil {
+		return wire.Response{Error: wire.NewError(err)}
+	}
+	src, err := open(conf)
+	if err != nil {
+		return wire.Response{Error: wire.NewError(err)}
+	}
+	h, ok := src.(Handing)
+	if !ok {
+		return wire.Response{Error: wire.NewError(fault.New(fault.Internal, "planner", "",
+			"answers no verb %s: it has no devices", fault.Quote(wire.VerbHandover)))}
+	}
+	if err := h.Handover(ctx, req); err != nil {
+		return wire.Response{Error: wire.NewError(err)}
+	}
+	return wire.Response{Done: true}
 }

@@ -11,7 +11,7 @@
 // It does not know where the source has its objects from, and decides nothing
 // about networks: that is plan.
 //
-// Implements: architecture 4.2 (verb plan).
+// Implements: architecture 4.2 (verbs plan and handover).
 package planner
 
 import (
@@ -62,7 +62,7 @@ func Answer(ctx context.Context, req wire.PlanRequest, open func(*netconf.Conf) 
 		a.tellWarnings(p.Warnings)
 		p.Warnings = append(p.Warnings, src.Warnings()...)
 		_, reports := src.(Reporter)
-		return wire.Response{Plan: p, Report: reports && p.PodName != ""}
+		return wire.Response{Plan: p, Report: reports && p.PodName != "", Handover: len(a.in.Reserved) > 0}
 	}
 	return wire.Response{Need: need}
 }
@@ -86,6 +86,9 @@ func (a *answer) plan(ctx context.Context) (*plan.Plan, []plan.Need, error) {
 	var err error
 	if a.in.Pod, err = a.pod(ctx); err != nil {
 		return nil, nil, err
+	}
+	if h, ok := a.src.(Handing); ok && a.in.Pod != nil {
+		a.in.Reserved = h.Prepared(a.in.Pod.UID)
 	}
 	for {
 		out, err := plan.Make(a.in)

@@ -30,7 +30,8 @@ type Client struct {
 	name string   // "planner at /run/weft/agent.sock"
 	proc *process // nil when dialled
 
-	wantsReport bool // said beside the last plan
+	// Said beside the last plan.
+	wantsReport, wantsHandover bool
 }
 
 // Plan asks for the plan of an ADD and reads the files that the planner needs
@@ -49,7 +50,7 @@ func (c *Client) Plan(ctx context.Context, req PlanRequest, read func(plan.Need)
 	for _, f := range req.Files {
 		have[f.Need] = true
 	}
-	c.wantsReport = false
+	c.wantsReport, c.wantsHandover = false, false
 	for round := range maxRounds {
 		res, err := c.exchange(ctx, Request{
 			RequestID: requestID(req.Sandbox, strconv.Itoa(round)), Verb: VerbPlan, Plan: &req,
@@ -58,7 +59,7 @@ func (c *Client) Plan(ctx context.Context, req PlanRequest, read func(plan.Need)
 			return nil, err
 		}
 		if res.Plan != nil {
-			c.wantsReport = res.Report
+			c.wantsReport, c.wantsHandover = res.Report, res.Handover
 			return res.Plan, nil
 		}
 		for _, need := range res.Need {
@@ -87,6 +88,22 @@ func (c *Client) Report(ctx context.Context, req ReportRequest) error {
 	}
 	defer stop()
 	_, err = c.exchange(ctx, Request{RequestID: requestID(req.Sandbox, VerbReport), Verb: VerbReport, Report: &req})
+	return err
+}
+
+// WantsHandover says whether the pod of the last plan claimed devices, which Handover asks for.
+func (c *Client) WantsHandover() bool { return c.wantsHandover }
+
+// Handover has the planner move the pod's claimed devices into the sandbox, over the connection
+// that gave the plan. Errors are as those of Plan; after any of them no device is there, or will
+// be brought home once the record of the ADD is gone.
+func (c *Client) Handover(ctx context.Context, req HandoverRequest) error {
+	stop, err := c.until(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	_, err = c.exchange(ctx, Request{RequestID: requestID(req.Sandbox, VerbHandover), Verb: VerbHandover, Handover: &req})
 	return err
 }
 
@@ -150,7 +167,7 @@ func (c *Client) exchange(ctx context.Context, req Request) (*Response, error) {
 // answeredBy says whether res, which is no error, is an answer to r.
 func (r Request) answeredBy(res Response) bool {
 	isPlan, isNeed := res.Plan != nil, len(res.Need) > 0
-	if r.Verb == VerbReport {
+	if r.Verb != VerbPlan {
 		return res.Done && !isPlan && !isNeed
 	}
 	return isPlan != isNeed && !res.Done
@@ -158,7 +175,7 @@ func (r Request) answeredBy(res Response) bool {
 
 // answers names what may answer r.
 func (r Request) answers() string {
-	if r.Verb == VerbReport {
+	if r.Verb != VerbPlan {
 		return "one of done and error"
 	}
 	return "one of plan, need and error"

@@ -17,8 +17,9 @@ const MaxMessage = 32 << 20
 
 // Verbs of a Request.
 const (
-	VerbPlan   = "plan"   // asks for the plan of an ADD
-	VerbReport = "report" // says how the ADD went
+	VerbPlan     = "plan"     // asks for the plan of an ADD
+	VerbHandover = "handover" // asks for the pod's claimed devices, after the delegates
+	VerbReport   = "report"   // says how the ADD went
 )
 
 // Request is what the hands send.
@@ -27,9 +28,22 @@ type Request struct {
 	RequestID string `json:"requestID"`
 	Verb      string `json:"verb"`
 	// TimeoutMS is how long the hands wait for the answer, in milliseconds; 0 = not said.
-	TimeoutMS int64          `json:"timeoutMS,omitempty"`
-	Plan      *PlanRequest   `json:"plan,omitempty"`   // the body of VerbPlan
-	Report    *ReportRequest `json:"report,omitempty"` // the body of VerbReport
+	TimeoutMS int64            `json:"timeoutMS,omitempty"`
+	Plan      *PlanRequest     `json:"plan,omitempty"`     // the body of VerbPlan
+	Handover  *HandoverRequest `json:"handover,omitempty"` // the body of VerbHandover
+	Report    *ReportRequest   `json:"report,omitempty"`   // the body of VerbReport
+}
+
+// HandoverRequest is the body of VerbHandover: the delegates are done, and the devices that the
+// pod claimed are to be moved into its sandbox; all of them, or the ADD fails.
+type HandoverRequest struct {
+	Conf         []byte       `json:"conf"` // Weft's conf, byte for byte
+	Sandbox      plan.Sandbox `json:"sandbox"`
+	PodNamespace string       `json:"podNamespace,omitempty"`
+	PodName      string       `json:"podName,omitempty"`
+	PodUID       string       `json:"podUID,omitempty"` // as in the plan
+	// IfNames are the interfaces that the plan gave the pod.
+	IfNames []string `json:"ifNames,omitempty"`
 }
 
 // PlanRequest is the body of VerbPlan.
@@ -66,16 +80,18 @@ type ReportAttachment struct {
 }
 
 // Response is what the planner answers. To a plan request: exactly one of Plan, Need
-// and Error. To a report: Done or Error.
+// and Error. To a hand-over and to a report: Done or Error.
 type Response struct {
 	Version   int        `json:"version"`
 	RequestID string     `json:"requestID"`
 	Plan      *plan.Plan `json:"plan,omitempty"`
 	// Report, beside Plan: the planner wants a report when the ADD is over.
-	Report bool        `json:"report,omitempty"`
-	Need   []plan.Need `json:"need,omitempty"`
-	Done   bool        `json:"done,omitempty"` // the report has arrived where users look
-	Error  *Error      `json:"error,omitempty"`
+	Report bool `json:"report,omitempty"`
+	// Handover, beside Plan: the pod claimed devices, which are to be asked for.
+	Handover bool        `json:"handover,omitempty"`
+	Need     []plan.Need `json:"need,omitempty"`
+	Done     bool        `json:"done,omitempty"` // the devices are there; the report has arrived where users look
+	Error    *Error      `json:"error,omitempty"`
 }
 
 // Error is a CNI error on the wire.

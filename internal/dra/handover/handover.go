@@ -141,11 +141,16 @@ func (h *Handover) Attach(ctx context.Context, s Sandbox) (given []Given, err er
 	if _, err := h.undo(ctx, rec, nil); err != nil {
 		return nil, fmt.Errorf("undo an earlier hand-over to sandbox %s: %w", s.ID, err)
 	}
+	rows, there := h.split(ns, rows)
+	if len(rows) == 0 {
+		return there, nil
+	}
 	body, err := h.plan(ctx, s, ns, rows)
 	if err != nil {
 		return nil, err
 	}
-	return h.act(ctx, rec, body)
+	given, err = h.act(ctx, rec, body, rows)
+	return append(there, given...), err
 }
 
 // linked are a pod's rows whose device is a link.
@@ -226,30 +231,49 @@ func outstanding(s journal.State, links int) (away []int, finished bool) {
 // standing gives what a pod has when an earlier call gave it exactly that, and all of it is there.
 func (h *Handover) standing(s journal.State, ns kernel.Namespace, rows []device.Allocation) ([]Given, bool) {
 	body, err := bodyOf(s)
-	if err != nil || body == nil || body.Namespace != ns || len(body.Links) != len(rows) {
+	if err != nil || body == nil || body.Namespace != ns {
 		return nil, false
 	}
 	away, finished := outstanding(s, len(body.Links))
-	if !finished || len(away) != len(rows) {
+	if !finished || len(away) != len(body.Links) {
 		return nil, false
 	}
 	var given []Given
-	for i, row := range rows {
-		l := body.Links[i]
-		if l.ClaimUID != string(row.ClaimUID) || l.Device != row.DeviceName || l.ShareID != row.ShareID {
-			return nil, false
-		}
+	ours := 0
+	for _, row := range rows {
 		link, err := h.cfg.Managers[row.Manager].Link(ns, row.PreparedDevice, row.Saved)
-		if err != nil || link.Name != l.PodName {
+		if err != nil {
 			return nil, false
 		}
-		given = append(given, givenOf(l, link))
+		for _, l := range body.Links {
+			if l.ClaimUID == string(row.ClaimUID) && l.Device == row.DeviceName && l.ShareID == row.ShareID {
+				ours++
+				if link.Name != l.PodName {
+					return nil, false
+				}
+			}
+		}
+		given = append(given, givenOf(row, link))
 	}
-	return given, true
+	return given, ours == len(body.Links)
 }
 
-func givenOf(l record.Link, link kernel.Link) Given {
-	return Given{Pool: l.Pool, Device: l.Device, IfName: link.Name, PCI: l.PCI, MAC: link.MAC.String()}
+func givenOf(row device.Allocation, link kernel.Link) Given {
+	return Given{Pool: row.Pool, Device: row.DeviceName, IfName: link.Name, PCI: link.PCI, MAC: link.MAC.String()}
+}
+
+// split takes out the rows whose link is in the sandbox already: a CNI plugin moved it there for a
+// network that takes its device from the claim, and brings it home.
+func (h *Handover) split(ns kernel.Namespace, rows []device.Allocation) (left []device.Allocation, there []Given) {
+	for _, row := range rows {
+		link, err := h.cfg.Managers[row.Manager].Link(ns, row.PreparedDevice, row.Saved)
+		if err != nil {
+			left = append(left, row)
+			continue
+		}
+		there = append(there, givenOf(row, link))
+	}
+	return left, there
 }
 
 // plan says what moves where, and finds what cannot before anything does.
@@ -319,7 +343,7 @@ func (h *Handover) find(ctx context.Context, m device.Manager, row device.Alloca
 }
 
 // act moves the links, or leaves them as they were.
-func (h *Handover) act(ctx context.Context, rec *journal.Record, body record.Handover) (given []Given, err error) {
+func (h *Handover) act(ctx context.Context, rec *journal.Record, body record.Handover, rows []device.Allocation) (given []Given, err error) {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return nil, fmt.Errorf("write down a hand-over: %w", err)
@@ -336,7 +360,7 @@ func (h *Handover) act(ctx context.Context, rec *journal.Record, body record.Han
 			}
 			return nil, err
 		}
-		given = append(given, givenOf(l, link))
+		given = append(given, givenOf(rows[i], link))
 	}
 	if err := rec.Append(journal.Phase{Phase: journal.Done, Item: journal.WholeCall}); err != nil {
 		return nil, errors.Join(fmt.Errorf("write down a hand-over: %w", err), h.forget(ctx, rec, nil))
