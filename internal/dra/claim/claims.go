@@ -68,7 +68,7 @@ type events interface {
 	Event(about corev1.ObjectReference, typ, reason, message string)
 }
 
-type handover interface {
+type returner interface {
 	// Return brings every link of a claim home.
 	Return(ctx context.Context, claimUID string) error
 }
@@ -92,7 +92,7 @@ type Config struct {
 	Store    store
 	API      api
 	Events   events
-	Handover handover
+	Handover returner
 	Observe  func(Outcome) // nil is fine
 	Boot     string        // ""; this boot
 	Log      *slog.Logger

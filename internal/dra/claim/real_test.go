@@ -1,0 +1,250 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package claim
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/weftnet/weft/api/v2alpha1"
+	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/dra/dummy"
+	"github.com/weftnet/weft/internal/dra/handover"
+	"github.com/weftnet/weft/internal/dra/sriov"
+	"github.com/weftnet/weft/internal/dra/state"
+	"github.com/weftnet/weft/internal/host/kernel"
+	"github.com/weftnet/weft/internal/host/kernel/kerneltest"
+)
+
+const pf kernel.PCIAddr = "0000:03:00.0"
+
+// made remembers nothing: no test of this room makes VFs.
+type made struct{}
+
+func (made) Made(kernel.PCIAddr) (int, error)  { return 0, nil }
+func (made) SetMade(kernel.PCIAddr, int) error { return nil }
+
+// whole is a node with the real managers and the real hand-over, on a machine in memory.
+type whole struct {
+	*rig
+	machine  *kerneltest.Machine
+	handover *handover.Handover
+}
+
+func newMachine(t *testing.T) *kerneltest.Machine {
+	t.Helper()
+	m := kerneltest.NewMachine()
+	m.AddPF(pf, "ens1f0", 8)
+	if err := m.SetNumVFs(pf, vfs); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func newWhole(t *testing.T, m *kerneltest.Machine) *whole {
+	t.Helper()
+	w := &whole{rig: &rig{dir: t.TempDir(), boot: "boot-1", api: newCluster()}, machine: m}
+	w.start(t)
+	return w
+}
+
+func (w *whole) start(t *testing.T) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	managers := map[device.ManagerType]device.Manager{
+		device.SRIOV: sriov.New(sriov.Config{Spec: v2alpha1.SRIOVConfig{Enabled: true}, Kernel: w.machine, Provisioned: made{}, Log: log}),
+		device.Dummy: dummy.New(dummy.Config{Spec: v2alpha1.DummyConfig{Enabled: true, Count: 3}, Kernel: w.machine, Log: log}),
+	}
+	var err error
+	if w.rows, err = state.New(log, device.SRIOV, device.Dummy); err != nil {
+		t.Fatal(err)
+	}
+	if w.handover, err = handover.New(handover.Config{StateDir: w.dir, Managers: managers, Store: w.rows, Kernel: w.machine, Log: log}); err != nil {
+		t.Fatal(err)
+	}
+	if w.Claims, err = New(Config{
+		Node: node, Driver: driver, StateDir: w.dir, Boot: w.boot, Managers: managers,
+		Store: w.rows, API: w.api, Events: w.api, Handover: w.handover, Log: log,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for kind, m := range managers {
+		running.Go(func() {
+			if err := m.Run(ctx, w.rows.OnDevices(kind)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+		_ = w.handover.Close()
+		_ = w.Close()
+	})
+	if err := w.Recover(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.handover.Recover(ctx); err != nil {
+		t.Fatal(err)
+	}
+	<-w.rows.Initialized()
+	w.plugin = w.Plugin(driver)
+}
+
+// vfClaim is t22 for VF 0 of the machine.
+func vfClaim() *resourceapi.ResourceClaim {
+	c := t22()
+	c.Status.Allocation.Devices.Results[0].Device = strings.NewReplacer(":", "-", ".", "-").Replace(string(kerneltest.VFAddr(pf, 0)))
+	return c
+}
+
+func dummyClaim(name, pod string, i string) *resourceapi.ResourceClaim {
+	c := newClaim(name, pod, nil, 0)
+	c.Status.Allocation.Devices.Results[0].Device = "dummy" + i
+	return c
+}
+
+// A claim's whole life, with a pod whose sandbox ends without a word.
+func TestWholeLife(t *testing.T) { // T-22, T-35, T-48
+	w := newWhole(t, newMachine(t))
+	vlan, qos := 77, 3
+	if err := w.machine.SetVF(pf, 0, kernel.VFChange{VLAN: &vlan, QoS: &qos}); err != nil {
+		t.Fatal(err)
+	}
+	before := w.machine.Snapshot()
+	claim := vfClaim()
+	link := dummyClaim("c2", "p1", "1")
+	w.api.add(claim, link)
+	w.mustPrepare(t, claim, link)
+	if got, err := w.machine.VF(pf, 0); err != nil || got.VLAN != 1001 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if _, err := w.machine.Link(kernel.Namespace{}, "dummy1"); err != nil {
+		t.Fatal(err)
+	}
+	for c, name := range map[*resourceapi.ResourceClaim]string{claim: "sriov0", link: "dummy1"} {
+		d := w.api.devices(c)
+		if len(d) != 1 || d[0].NetworkData == nil || d[0].NetworkData.InterfaceName != name || d[0].NetworkData.HardwareAddress == "" {
+			t.Errorf("status of %s: %+v", c.Name, d)
+		}
+	}
+	calls := len(w.machine.Calls())
+	w.mustPrepare(t, claim, link)
+	if more := w.machine.Calls()[calls:]; len(more) > 0 || w.api.writes != 2 {
+		t.Errorf("a repeat did %v, and there were %d writes", more, w.api.writes)
+	}
+
+	ns := w.machine.AddNamespace("/run/netns/s1")
+	if _, err := w.handover.Attach(t.Context(), handover.Sandbox{PodUID: "uid-p1", ID: "s1", Namespace: ns.Path}); err != nil {
+		t.Fatal(err)
+	}
+	w.mustPrepare(t, claim, link) // a kubelet that was started again, while the links are away
+	if w.api.writes != 2 {
+		t.Errorf("%d writes", w.api.writes)
+	}
+	w.machine.DestroyNamespace("/run/netns/s1")
+	for _, c := range []*resourceapi.ResourceClaim{claim, link} {
+		if err := w.unprepare(t, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(before, w.machine.Snapshot()); diff != "" {
+		t.Errorf("the host is not as it was: %s", diff)
+	}
+	w.clean2(t)
+}
+
+func (w *whole) clean2(t *testing.T) {
+	t.Helper()
+	if rows := w.rows.Allocations(); len(rows) > 0 {
+		t.Errorf("rows are left: %v", rows)
+	}
+	if keys, err := w.records.Keys(); err != nil || len(keys) > 0 {
+		t.Errorf("records are left: %v, %v", keys, err)
+	}
+}
+
+func TestForeignLinkOfADummysName(t *testing.T) { // T-38
+	m := newMachine(t)
+	m.AddLink(kernel.Namespace{}, kernel.Link{Name: "dummy1", Kind: "bridge"})
+	w := newWhole(t, m)
+	before := m.Snapshot()
+	claim := dummyClaim("c1", "p1", "1")
+	w.api.add(claim)
+	if err := w.prepare(t, claim)[claim.UID].Err; err == nil || !strings.Contains(err.Error(), "dummy1") {
+		t.Fatalf("got %v", err)
+	}
+	if err := w.unprepare(t, claim); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, m.Snapshot()); diff != "" {
+		t.Error(diff)
+	}
+	w.clean2(t)
+}
+
+func TestFreeWhileThePFIsAway(t *testing.T) { // T-34
+	w := newWhole(t, newMachine(t))
+	claim := vfClaim()
+	w.api.add(claim)
+	before := w.machine.Snapshot()
+	w.mustPrepare(t, claim)
+	w.machine.Fail("SetVF", syscall.ENODEV)
+	if err := w.unprepare(t, claim); err == nil {
+		t.Fatal("no error")
+	}
+	if len(w.rows.OfClaim(claim.UID)) != 1 {
+		t.Fatal("no row")
+	}
+	w.machine.Fail("SetVF", nil)
+	w.machine.RenamePF(pf, "ens1f0np0")
+	if err := w.unprepare(t, claim); err != nil {
+		t.Fatal(err)
+	}
+	w.machine.RenamePF(pf, "ens1f0")
+	if diff := cmp.Diff(before, w.machine.Snapshot()); diff != "" {
+		t.Error(diff)
+	}
+	w.clean2(t)
+}
+
+// After a reboot the machine has neither VLANs nor dummy links, and the kubelet does not call.
+func TestRebootOfTheWholeNode(t *testing.T) { // T-47
+	w := newWhole(t, newMachine(t))
+	claim, link := vfClaim(), dummyClaim("c2", "p1", "1")
+	w.api.add(claim, link)
+	w.mustPrepare(t, claim, link)
+	w.machine, w.boot = newMachine(t), "boot-2"
+	before := w.machine.Snapshot()
+	w.start(t)
+	if got, err := w.machine.VF(pf, 0); err != nil || got.VLAN != 1001 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := w.machine.Link(kernel.Namespace{}, "dummy1"); err != nil {
+		t.Error(err)
+	}
+	ns := w.machine.AddNamespace("/run/netns/s2")
+	if _, err := w.handover.Attach(t.Context(), handover.Sandbox{PodUID: "uid-p1", ID: "s2", Namespace: ns.Path}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*resourceapi.ResourceClaim{claim, link} {
+		if err := w.unprepare(t, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.machine.DestroyNamespace("/run/netns/s2")
+	if diff := cmp.Diff(before, w.machine.Snapshot()); diff != "" {
+		t.Error(diff)
+	}
+	w.clean2(t)
+}
