@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -274,8 +275,10 @@ func (c *Claims) isGone(ctx context.Context, l life, pods map[types.UID]*corev1.
 	case err != nil:
 		return false, fmt.Errorf("look for claim %s: %w", nameOf(l.body), err)
 	}
-	pod, err := consumer(claim)
-	return claim.UID != types.UID(l.body.UID) || err != nil || pod != podOf(l.body), nil
+	reserved := slices.ContainsFunc(claim.Status.ReservedFor, func(r resourceapi.ResourceClaimConsumerReference) bool {
+		return r.UID == podOf(l.body)
+	})
+	return claim.UID != types.UID(l.body.UID) || !reserved, nil
 }
 
 // freeGone frees a claim that was gone, if it is still, and says whether there is no more to do.

@@ -7,8 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
-	"os"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -45,12 +45,7 @@ func (m *model) wanted() (must, may map[string]int32) {
 // end the host is as it was.
 func TestAnythingInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		dir, err := os.MkdirTemp(t.TempDir(), "state")
-		if err != nil {
-			rt.Fatal(err)
-		}
-		r := &rig{dir: dir, boot: "boot-0", hw: newHardware(), api: newCluster(), log: os.Stderr}
-		r.log = discard{}
+		r := &rig{dir: t.TempDir(), boot: "boot-0", hw: newHardware(), api: newCluster(), log: io.Discard}
 		r.start(t)
 		defer func() { _ = r.Close() }()
 		m := &model{prepared: map[types.UID]bool{}, unsure: map[types.UID]bool{}}
@@ -135,10 +130,6 @@ func TestAnythingInAnyOrder(t *testing.T) {
 		}
 	})
 }
-
-type discard struct{}
-
-func (discard) Write(b []byte) (int, error) { return len(b), nil }
 
 // prepareNow is a Prepare in this goroutine, where it can be cut off.
 func (r *rig) prepareNow(ctx context.Context, c *resourceapi.ResourceClaim) error {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -72,11 +73,10 @@ func goneKey(uid types.UID) string    { return "gone " + string(uid) }
 // free frees what Setup may have changed, in reverse.
 func (c *Claims) free(ctx context.Context, rec *journal.Record, l life) error {
 	var faults []error
-	for i := len(l.body.Devices) - 1; i >= 0; i-- {
+	for i, d := range slices.Backward(l.body.Devices) {
 		if !l.touched[i] {
 			continue
 		}
-		d := l.body.Devices[i]
 		if err := c.freeOne(ctx, rec, i, d, l); err != nil {
 			faults = append(faults, &Fault{Claim: nameOf(l.body), Request: d.Request, Device: d.Name, Reason: "cannot be freed", Err: err})
 			continue

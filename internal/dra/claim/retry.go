@@ -55,12 +55,6 @@ func (r *retries) drop(key string) {
 	delete(r.tasks, key)
 }
 
-func (r *retries) has(key string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.tasks[key] != nil
-}
-
 func nudge(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

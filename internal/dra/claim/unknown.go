@@ -21,12 +21,25 @@ type unknown struct {
 
 var _ device.Device = unknown{}
 
-func (u unknown) Name() string                        { return u.name }
-func (u unknown) Manager() device.ManagerType         { return u.manager }
-func (u unknown) Attributes() device.Attributes       { return nil }
+// Name is the allocation result's.
+func (u unknown) Name() string { return u.name }
+
+// Manager is who prepared it.
+func (u unknown) Manager() device.ManagerType { return u.manager }
+
+// Attributes are none.
+func (u unknown) Attributes() device.Attributes { return nil }
+
+// Matches no filter.
 func (u unknown) Matches(*v2alpha1.DeviceFilter) bool { return false }
-func (u unknown) Merge(device.Device) device.Device   { return u }
-func (u unknown) MarshalJSON() ([]byte, error)        { return u.data, nil }
+
+// Merge gives it as it is.
+func (u unknown) Merge(device.Device) device.Device { return u }
+
+// MarshalJSON gives what was stored.
+func (u unknown) MarshalJSON() ([]byte, error) { return u.data, nil }
+
+// Check refuses it.
 func (u unknown) Check(v2alpha1.DeviceConfig) error {
 	return fmt.Errorf("device %s: no manager can read it", u.name)
 }

@@ -105,7 +105,7 @@ func TestWriteStatus(t *testing.T) { // T-31
 			}
 			c.fault(server)
 			err = client.WriteStatus(t.Context(), read, ours)
-			if (err != nil) != (c.fails != nil) || err != nil && !(c.fails(err) && strings.Contains(err.Error(), "default/c1")) {
+			if (err != nil) != (c.fails != nil) || err != nil && (!c.fails(err) || !strings.Contains(err.Error(), "default/c1")) {
 				t.Errorf("error: %v", err)
 			}
 			if diff := cmp.Diff(c.drivers, drivers(t, server)); diff != "" {

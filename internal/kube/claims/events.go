@@ -98,9 +98,7 @@ func (e *Events) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case ev := <-e.waiting:
-			if limit.Wait(ctx) != nil {
-				return nil
-			}
+			_ = limit.Wait(ctx) // an error is the end of ctx, and there are no limits in it
 			e.send(ctx, ev)
 		}
 	}
