@@ -106,7 +106,7 @@ func numberRules() []rule {
 				t.Errorf("VF: %v", err)
 			}
 		}},
-		{name: "numvfs of what is no PF, and of none", on: vfs, vfs: 1, run: func(t *testing.T, b bench) {
+		{name: "numvfs of what is no PF, and of none", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
 			for _, addr := range []kernel.PCIAddr{b.subject(t).PCI, "0000:ff:1f.7"} {
 				if err := b.SetNumVFs(addr, 1); !errors.Is(err, fs.ErrNotExist) {
 					t.Errorf("%s: %v", addr, err)
@@ -163,13 +163,13 @@ func vfRules() []rule {
 			must(t, b.SetVF(pf, 0, kernel.VFChange{VLAN: new(0)}))
 			wantVF(t, b, pf, kernel.VF{ID: 0})
 		}},
-		{name: "values that no VF can have", on: vfs, vfs: 1, run: func(t *testing.T, b bench) {
+		{name: "values that no VF can have", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
 			for _, c := range []kernel.VFChange{{VLAN: new(-1)}, {VLAN: new(4095)}, {QoS: new(8)}, {QoS: new(-1)}, {MAC: mac("02:00:00:00:00:00:00:01")}} {
 				if err := b.SetVF(b.pf(0), 0, c); !errors.Is(err, syscall.EINVAL) {
 					t.Errorf("%+v: %v", c, err)
 				}
 			}
-			if err := b.SetVF(b.pf(0), 1, kernel.VFChange{VLAN: new(1)}); !errors.Is(err, fs.ErrNotExist) {
+			if err := b.SetVF(b.pf(0), 5, kernel.VFChange{VLAN: new(1)}); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("no such VF: %v", err)
 			}
 			wantVF(t, b, b.pf(0), kernel.VF{ID: 0})
@@ -181,7 +181,7 @@ func vfRules() []rule {
 			must(t, b.SetVF(b.pf(0), 1, kernel.VFChange{Trust: new(false), Spoof: new(true)}))
 			wantVF(t, b, b.pf(0), kernel.VF{ID: 1, Trust: new(false), Spoof: new(true)})
 		}},
-		{name: "the own address that the PF sets while the VF is up is taken when it comes up again", on: vfs, vfs: 1, run: func(t *testing.T, b bench) {
+		{name: "the own address that the PF sets while the VF is up is taken when it comes up again", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
 			l, fixed := b.subject(t), mac("02:aa:00:00:00:01")
 			must(t, b.SetUp(host, l.Index, true))
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{MAC: fixed}))
@@ -195,7 +195,7 @@ func vfRules() []rule {
 				t.Errorf("it has %s", is.MAC)
 			}
 		}},
-		{name: "the own address that the PF sets is taken when the driver is bound again, and when it comes up", on: vfs, vfs: 1, run: func(t *testing.T, b bench) {
+		{name: "the own address that the PF sets is taken when the driver is bound again, and when it comes up", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
 			l, fixed := b.subject(t), mac("02:aa:00:00:00:02")
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{MAC: fixed}))
 			b.unbind(t, l.PCI)
@@ -206,7 +206,7 @@ func vfRules() []rule {
 				t.Errorf("it has %s", is.MAC)
 			}
 		}},
-		{name: "a VF's own address is refused when its PF fixed one, until the PF takes that back", on: vfs, vfs: 1, run: func(t *testing.T, b bench) {
+		{name: "a VF's own address is refused when its PF fixed one, until the PF takes that back", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
 			l, fixed, mine := b.subject(t), mac("02:aa:00:00:00:03"), mac("02:bb:00:00:00:03")
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{MAC: fixed}))
 			must(t, b.SetUp(host, l.Index, true))
@@ -226,9 +226,20 @@ func vfRules() []rule {
 			}
 			wantVF(t, b, b.pf(0), kernel.VF{ID: 0, MAC: mine})
 		}},
-		{name: "what the PF keeps of a VF stays when the VF's namespace ends", on: vfs, vfs: 1, run: func(t *testing.T, b bench) {
+		{name: "a trusted VF may set its own address all the same", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+			l, fixed, mine := b.subject(t), mac("02:aa:00:00:00:05"), mac("02:bb:00:00:00:05")
+			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{MAC: fixed, Trust: new(true)}))
+			want := kernel.StateOf(find(t, b, host, l.Index))
+			want.MAC, want.Up = mine, true
+			is, err := b.Restore(host, l.Index, want)
+			if err != nil || is.MAC.String() != mine.String() {
+				t.Errorf("it is %+v, %v", is, err)
+			}
+			wantVF(t, b, b.pf(0), kernel.VF{ID: 0, MAC: mine})
+		}},
+		{name: "what the PF keeps of a VF stays when the VF's namespace ends", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
 			l, pod := b.subject(t), b.namespace(t)
-			kept := kernel.VF{ID: 0, MAC: mac("02:aa:00:00:00:04"), VLAN: 100, QoS: 3, Trust: new(true), Spoof: new(false)}
+			kept := kernel.VF{ID: 0, MAC: mac("02:aa:00:00:00:04"), VLAN: 100, QoS: 3, Trust: new(false), Spoof: new(false)}
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{MAC: kept.MAC, VLAN: &kept.VLAN, QoS: &kept.QoS, Trust: kept.Trust, Spoof: kept.Spoof}))
 			moved, err := b.Move(host, l.Index, pod, fakePod)
 			must(t, err)
@@ -238,13 +249,13 @@ func vfRules() []rule {
 			linkOf(t, b, host, l.PCI)
 			wantVF(t, b, b.pf(0), kept)
 		}},
-		{name: "VFs that are made anew have nothing of the old ones", on: vfs, vfs: 1, run: func(t *testing.T, b bench) {
+		{name: "VFs that are made anew have nothing of the old ones", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{VLAN: new(100), QoS: new(3), Trust: new(true), Spoof: new(false)}))
 			must(t, b.SetNumVFs(b.pf(0), 0))
 			must(t, b.SetNumVFs(b.pf(0), 1))
 			wantVF(t, b, b.pf(0), kernel.VF{ID: 0, Trust: new(false), Spoof: new(true)})
 		}},
-		{name: "a PF that refuses VLANs (switchdev) changes nothing", injected: "no NIC at hand has that mode", vfs: 1, run: func(t *testing.T, b bench) {
+		{name: "a PF that refuses VLANs (switchdev) changes nothing", injected: "no NIC at hand has that mode", vfs: 2, run: func(t *testing.T, b bench) {
 			b.(*fakeBench).Fail("SetVF", syscall.EOPNOTSUPP)
 			if err := b.SetVF(b.pf(0), 0, kernel.VFChange{VLAN: new(1)}); !errors.Is(err, syscall.EOPNOTSUPP) {
 				t.Error(err)
@@ -256,7 +267,7 @@ func vfRules() []rule {
 
 func driverRules() []rule {
 	return []rule{
-		{name: "a PF is renamed", on: vfs, vfs: 1, run: func(t *testing.T, b bench) {
+		{name: "a PF is renamed", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
 			pf := linkOf(t, b, host, b.pf(0))
 			must(t, b.Rename(host, pf.Index, "renamed"))
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{VLAN: new(5)}))
@@ -266,11 +277,11 @@ func driverRules() []rule {
 			}
 			must(t, b.Rename(host, pf.Index, pf.Name))
 		}},
-		{name: "a PF that is in another namespace has VFs, and tells nothing of them", on: vfs, vfs: 1, run: func(t *testing.T, b bench) {
+		{name: "a PF that is in another namespace has VFs, and tells nothing of them", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
 			pf, pod := linkOf(t, b, host, b.pf(0)), b.namespace(t)
 			moved, err := b.Move(host, pf.Index, pod, "pf")
 			must(t, err)
-			wantNumVFs(t, b, b.pf(0), 1)
+			wantNumVFs(t, b, b.pf(0), 2)
 			if _, err := b.VF(b.pf(0), 0); !errors.Is(err, kernel.ErrNoLink) {
 				t.Errorf("VF: %v", err)
 			}
@@ -288,7 +299,7 @@ func driverRules() []rule {
 			wantNumVFs(t, b, pf, 0)
 			gone(t, b, pod, l.PCI)
 			gone(t, b, host, pf)
-			if f := must1(b.Function(pf))(t); f.Driver != "" || len(f.Netdevs) != 0 || f.TotalVFs != 7 {
+			if f := must1(b.Function(pf))(t); f.Driver != "" || len(f.Netdevs) != 0 || f.TotalVFs == 0 {
 				t.Errorf("%+v", f)
 			}
 			if err := b.SetNumVFs(pf, 1); !errors.Is(err, fs.ErrNotExist) {
@@ -303,7 +314,7 @@ func driverRules() []rule {
 			must(t, b.SetNumVFs(pf, 2))
 			linkOf(t, b, host, l.PCI)
 		}},
-		{name: "a VF is unbound in a namespace, and bound again", on: vfs, vfs: 1, run: func(t *testing.T, b bench) {
+		{name: "a VF is unbound in a namespace, and bound again", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
 			l, pod := b.subject(t), b.namespace(t)
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{VLAN: new(100)}))
 			_, err := b.Move(host, l.Index, pod, fakePod)
@@ -361,7 +372,7 @@ func driverRules() []rule {
 				next("no VFs", func() { must(t, b.SetNumVFs(b.pf(0), 0)) })
 			})
 		}},
-		{name: "changes are told: of ordinary links", on: links, vfs: 1, run: func(t *testing.T, b bench) {
+		{name: "changes are told: of ordinary links", on: links, vfs: 2, run: func(t *testing.T, b bench) {
 			var told atomic.Int64
 			l := b.subject(t)
 			watch(t, b, &told, func() {

@@ -194,7 +194,7 @@ func (m *Machine) SetUp(ns kernel.Namespace, index int, up bool) error {
 
 // setUp brings a link up or down. A VF learns the address that its PF set when it comes up.
 func (m *Machine) setUp(l *link, up bool) {
-	if f := m.functions[l.PCI]; f != nil && up && !l.Up && len(f.fixed) != 0 {
+	if f := m.functions[l.PCI]; f != nil && up && !l.Up && len(f.fixed) != 0 && !*f.vf.Trust {
 		l.MAC = slices.Clone(f.fixed)
 	}
 	if !up {
@@ -282,11 +282,11 @@ func (n *namespace) restoreNames(l *link, want kernel.LinkState) error {
 	return errors.Join(errs...)
 }
 
-// setMAC sets a link's own address, which a VF may only do while its PF fixed none.
+// setMAC sets a link's own address, which a VF may only do while its PF fixed none, or trusts it.
 func (m *Machine) setMAC(l *link, want kernel.LinkState) error {
 	f := m.functions[l.PCI]
 	if f != nil && f.PF != "" {
-		if len(f.fixed) != 0 && f.fixed.String() != want.MAC.String() {
+		if len(f.fixed) != 0 && !*f.vf.Trust && f.fixed.String() != want.MAC.String() {
 			return fmt.Errorf("set address %s of %s: %w", want.MAC, l.Name, syscall.EADDRNOTAVAIL)
 		}
 		f.vf.MAC = slices.Clone(want.MAC)
