@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"sync"
 	"testing"
 	"time"
@@ -222,6 +223,39 @@ func TestCorruptRecord(t *testing.T) {
 			r.write(r.record(), text)
 			r.ok("ADD")
 			r.wantCalls("pa DEL eth0", "pa ADD eth0", "pb ADD net1")
+		})
+	}
+}
+
+// So does what is no file where the record should be: neither ADD nor DEL fails for ever.
+func TestNoFileAsRecord(t *testing.T) {
+	for name, put := range map[string]func(path string) error{
+		"folder": func(path string) error { return os.MkdirAll(filepath.Join(path, "in it"), 0o700) },
+		"FIFO":   func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"link":   func(path string) error { return os.Symlink("/dev/null", path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.pod(networks, "neta")
+			r.ok("ADD")
+			r.ok("DEL")
+			r.calls()
+			for _, step := range []struct {
+				command string
+				calls   []string
+			}{{"ADD", []string{"pa DEL eth0", "pa ADD eth0", "pb ADD net1"}}, {"DEL", []string{"pa DEL eth0"}}} {
+				if err := os.RemoveAll(r.record()); err != nil {
+					t.Fatal(err)
+				}
+				if err := put(r.record()); err != nil {
+					t.Fatal(err)
+				}
+				r.ok(step.command)
+				r.wantCalls(step.calls...)
+			}
+			if kept, err := filepath.Glob(filepath.Join(r.state, "quarantine", "*.jsonl")); err != nil || len(kept) != 2 {
+				t.Errorf("quarantine holds %v, %v", kept, err)
+			}
 		})
 	}
 }

@@ -19,6 +19,7 @@
 //   - The lock is on a read-only descriptor that delegates inherit; the descriptor that
 //     writes is close-on-exec. Close unlocks; without it, when Weft is killed, the lock lasts
 //     as long as a delegate that has the descriptor.
+//   - What is no file at such a path is moved to quarantine by who holds the folder's lock.
 //   - A temporary file <key>.jsonl.tmp exists only while <key>.jsonl does.
 //   - The file is a sequence of whole lines and at most one torn line, which is the last and
 //     was not recorded.

@@ -11,9 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
-
-	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // What quarantine keeps.
@@ -38,31 +37,21 @@ func (r *Record) quarantine(reason string) (string, error) {
 	if r.gone {
 		return "", fmt.Errorf("quarantine record %s: %w", r.key, errGone)
 	}
-	dir, err := PrivateDir(r.store.QuarantineDir())
-	if err != nil {
-		return "", fmt.Errorf("quarantine record %s: %w", r.key, err)
-	}
-	defer dir.Close()
-	now := time.Now().UTC()
-	path := filepath.Join(dir.Name(), now.Format(quarantineTime)+"-"+string(r.key)+recordSuffix)
-	if err := os.Link(r.path, path); err != nil {
-		return "", fmt.Errorf("quarantine record %s: %w", r.key, err)
-	}
-	if err := r.replace(nil, false); err != nil {
-		return "", errors.Join(fmt.Errorf("quarantine record %s: %w", r.key, err), os.Remove(path))
-	}
-	r.state = State{Empty: true}
-	// The record is safe; the note beside it and the pruning are not worth an error.
-	if note, err := brief.OpenFile(path+reasonSuffix, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600); err == nil {
-		_, _ = note.WriteString(reason + "\n")
-		_ = note.Close()
-	}
-	_ = r.store.PruneQuarantine(now)
-	return path, nil
+	return r.store.keep(r.key, reason, func(to string) error {
+		if err := os.Link(r.path, to); err != nil {
+			return err
+		}
+		if err := r.replace(nil, false); err != nil {
+			return errors.Join(err, os.Remove(to))
+		}
+		r.state = State{Empty: true}
+		return nil
+	})
 }
 
 // PruneQuarantine removes what is in quarantine for more than 7 days, and the oldest
-// records beyond 100. It leaves alone what Weft did not put there.
+// records beyond 100. It leaves alone what Weft did not put there, and a folder that was
+// where a record should be, while there is something in it.
 func (s *Store) PruneQuarantine(now time.Time) error {
 	entries, err := os.ReadDir(s.QuarantineDir())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,7 +74,8 @@ func (s *Store) PruneQuarantine(now time.Time) error {
 		}
 		path := filepath.Join(s.QuarantineDir(), name)
 		for _, path := range []string{path + reasonSuffix, path} {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			err := os.Remove(path)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) {
 				errs = append(errs, fmt.Errorf("prune quarantine: %w", err))
 			}
 		}

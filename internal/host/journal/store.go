@@ -5,6 +5,7 @@ package journal
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -115,7 +116,7 @@ func (s *Store) Read(key Key) (State, error) {
 }
 
 // Peek is Read that keeps the file open, without lock, for Holders: it is there also with
-// ErrNewer and *CorruptError. The caller closes it.
+// ErrNewer and *CorruptError, if it is a file. The caller closes it.
 func (s *Store) Peek(key Key) (*os.File, State, error) {
 	f, err := s.openRecord(key, 0)
 	if err != nil {
@@ -153,9 +154,17 @@ func (s *Store) TryAcquire(key Key) (*Record, error) { return s.try(key, 0) }
 // try opens the file, locks it, and makes sure that it is still the one with that name.
 // Nothing stays open when the lock is another's: a waiter is not to look like a holder.
 func (s *Store) try(key Key, create int) (*Record, error) {
+	var displaced *CorruptError
 	// Only a path that is replaced between open and lock, each time, ends this early.
 	for range 100 {
 		f, err := s.openRecord(key, create)
+		if bad, ok := errors.AsType[*CorruptError](err); ok { // no file
+			if bad, err = s.displace(key, bad.Path); err != nil {
+				return nil, err
+			}
+			displaced, create = cmp.Or(bad, displaced), os.O_CREATE
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -164,7 +173,11 @@ func (s *Store) try(key Key, create int) (*Record, error) {
 		}
 		named, err := s.names(key, f)
 		if err == nil && named {
-			return s.take(key, f)
+			r, err := s.take(key, f)
+			if err == nil && displaced != nil && r.state.Empty {
+				return r, displaced
+			}
+			return r, err
 		}
 		if err = errors.Join(err, f.Close()); err != nil {
 			return nil, fmt.Errorf("lock record %s: %w", key, err)
@@ -179,6 +192,9 @@ func (s *Store) take(key Key, f *os.File) (*Record, error) {
 	err := os.Remove(r.path + ".tmp")
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
+	}
+	if errors.Is(err, syscall.ENOTEMPTY) { // a folder with something in it
+		_, err = s.displace(key, r.path+".tmp")
 	}
 	var torn bool
 	if err == nil {
@@ -199,14 +215,22 @@ func (s *Store) take(key Key, f *os.File) (*Record, error) {
 	return r, corrupt
 }
 
-// openRecord opens for reading only. A FIFO does not hold it up, a link is not followed.
+// openRecord opens for reading only. A FIFO does not hold it up, a link is not followed:
+// what is no file is a *CorruptError.
 func (s *Store) openRecord(key Key, create int) (*os.File, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
 	f, err := brief.OpenFile(s.Path(key), os.O_RDONLY|create|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
+		if bad := notAFile(key, s.Path(key)); bad != nil {
+			return nil, bad
+		}
 		return nil, fmt.Errorf("open record: %w", err)
+	}
+	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
+		_ = f.Close() // nothing was done with it
+		return nil, &CorruptError{Key: key, Path: f.Name(), Reason: kindOf(info) + ", no file"}
 	}
 	return f, nil
 }
@@ -230,8 +254,6 @@ func readAll(f *os.File, key Key) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read record: %w", err)
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("read record: %s is not a regular file", f.Name())
 	case info.Size() > MaxRecord:
 		return nil, &CorruptError{Key: key, Path: f.Name(), Reason: "it is larger than any record"}
 	}
