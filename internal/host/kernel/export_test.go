@@ -45,3 +45,14 @@ func SysfsOf(dir string) (*Machine, error) {
 	}
 	return m, nil
 }
+
+// SocketIn opens a socket inside a namespace.
+func SocketIn(ns Namespace, open func() (int, error)) (fd int, err error) {
+	err = inside(ns, func(n *Netns) error {
+		return n.do(func() (err error) {
+			fd, err = open()
+			return err
+		})
+	})
+	return fd, err
+}

@@ -29,7 +29,8 @@ type rule struct {
 	on   place
 	// injected says why no kernel at hand shows it: the rule runs on the fake alone.
 	injected string
-	vfs      int // how many VFs the first PF has at the start; the second has as many if twoPFs
+	wire     bool // it is about frames on the wire, of which the fake has none
+	vfs      int  // how many VFs the first PF has at the start; the second has as many if twoPFs
 	twoPFs   bool
 	run      func(t *testing.T, b bench)
 }
@@ -91,7 +92,7 @@ type bench interface {
 }
 
 func rules() []rule {
-	return slices.Concat(moveRules(), restoreRules(), namespaceRules(), numberRules(), vfRules(), driverRules())
+	return slices.Concat(moveRules(), restoreRules(), namespaceRules(), numberRules(), vfRules(), driverRules(), packetRules())
 }
 
 func TestRules(t *testing.T) {
@@ -105,7 +106,9 @@ func TestRules(t *testing.T) {
 			ok := t.Run(r.name+"/"+where, func(t *testing.T) { r.run(t, open(t, r)) })
 			ran[where] = map[bool]string{true: "ok", false: "FAILED"}[ok] + fmt.Sprintf(" %.2fs", time.Since(start).Seconds())
 		}
-		on("fake", newFake)
+		if !r.wire {
+			on("fake", newFake)
+		}
 		inMachine := kerneltest.InMachine()
 		switch {
 		case r.injected != "":

@@ -10,6 +10,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -31,7 +32,8 @@ import (
 // suite is a package whose tests run in the machine.
 type suite struct {
 	pkg string
-	old bool // on the older kernel, too
+	old bool   // on the older kernel, too
+	run string // a regular expression: the tests that have something to say there; "": all
 }
 
 func suites() []suite {
@@ -110,7 +112,7 @@ func shell(ctx context.Context, store vm.Store, root string) error {
 func test(ctx context.Context, store vm.Store, root string, args []string) error {
 	flags := flag.NewFlagSet("test", flag.ContinueOnError)
 	kernel := flags.String("kernel", "both", "")
-	pattern := flags.String("run", ".", "")
+	pattern := flags.String("run", "", "")
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage) }
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -119,7 +121,11 @@ func test(ctx context.Context, store vm.Store, root string, args []string) error
 	if flags.NArg() > 0 {
 		chosen = nil
 		for _, pkg := range flags.Args() {
-			chosen = append(chosen, suite{pkg: filepath.Clean(pkg), old: true})
+			s := suite{pkg: filepath.Clean(pkg), old: true}
+			if i := slices.IndexFunc(suites(), func(o suite) bool { return o.pkg == s.pkg }); i >= 0 {
+				s.run = suites()[i].run
+			}
+			chosen = append(chosen, s)
 		}
 	}
 	if err := vm.QemuFault(ctx); err != nil {
@@ -164,10 +170,16 @@ func compile(ctx context.Context, root string, s suite, work string) error {
 
 // boot runs test programs in one machine, and leaves their logs and coverage in the cache.
 func boot(ctx context.Context, store vm.Store, root string, k vm.Kernel, suites []suite, work, pattern string) error {
-	out := filepath.Join(store.Dir, "results", string(k))
-	if err := errors.Join(os.RemoveAll(out), os.MkdirAll(out, 0o755)); err != nil {
+	done := filepath.Join(store.Dir, "results", string(k))
+	if err := os.MkdirAll(filepath.Dir(done), 0o755); err != nil {
 		return err
 	}
+	// Of its own while it runs: others may run tests of this checkout as well.
+	out, err := os.MkdirTemp(filepath.Dir(done), string(k)+".")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(out)
 	log, err := os.Create(filepath.Join(out, "log"))
 	if err != nil {
 		return err
@@ -177,9 +189,13 @@ func boot(ctx context.Context, store vm.Store, root string, k vm.Kernel, suites 
 	seen := &skips{out: io.MultiWriter(os.Stdout, log)}
 	o := vm.Options{
 		Kernel: k, PFs: 2, IOMMU: true, Timeout: limit, Share: out, Stdout: seen,
-		Files: map[string]string{}, Env: []string{"WEFT_CI=1"},
+		Env: []string{"WEFT_CI=1"},
+	}
+	if o.Files, err = vm.Program(ctx, "ip"); err != nil {
+		return err
 	}
 	for _, s := range suites {
+		run := cmp.Or(pattern, s.run, ".")
 		dir := "/test/" + s.binary() + ".d" // its tests read testdata beside them
 		o.Files["/test/"+s.binary()] = filepath.Join(work, s.binary())
 		if data := filepath.Join(root, s.pkg, "testdata"); exists(data) {
@@ -187,26 +203,30 @@ func boot(ctx context.Context, store vm.Store, root string, k vm.Kernel, suites 
 		}
 		o.Commands = append(o.Commands, []string{"/bin/sh", "-c", fmt.Sprintf(
 			"mkdir -p %[1]s; cd %[1]s && exec ../%[2]s -test.v -test.timeout=5m -test.run='%[3]s' -test.coverprofile=/share/%[2]s.cover",
-			dir, s.binary(), pattern)})
+			dir, s.binary(), run)})
 	}
 	fmt.Printf("==> tests on Linux %s\n", k)
 	r, err := store.Run(ctx, o)
+	err = errors.Join(err, verdict(suites, r, seen), os.RemoveAll(done), os.Rename(out, done))
 	if err != nil {
-		return err
+		return fmt.Errorf("%w\nlogs are in %s", err, done)
 	}
+	fmt.Printf("==> passed on Linux %s; log and coverage are in %s\n", k, done)
+	return nil
+}
+
+// verdict says what failed of the tests that ran; a test that skipped did.
+func verdict(suites []suite, r vm.Result, seen *skips) error {
+	var faults []error
 	for i, status := range r.Statuses {
 		if status != 0 {
-			err = errors.Join(err, fmt.Errorf("%s: status %d", suites[i].pkg, status))
+			faults = append(faults, fmt.Errorf("%s: status %d", suites[i].pkg, status))
 		}
 	}
 	if len(seen.lines) > 0 {
-		err = errors.Join(err, fmt.Errorf("%d tests skipped, and this machine has what there is to have:\n%s", len(seen.lines), strings.Join(seen.lines, "\n")))
+		faults = append(faults, fmt.Errorf("%d tests skipped, and this machine has what there is to have:\n%s", len(seen.lines), strings.Join(seen.lines, "\n")))
 	}
-	if err != nil {
-		return fmt.Errorf("%w\nlogs are in %s", err, out)
-	}
-	fmt.Printf("==> passed on Linux %s; coverage is in %s\n", k, out)
-	return nil
+	return errors.Join(faults...)
 }
 
 func exists(path string) bool {
