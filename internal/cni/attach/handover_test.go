@@ -36,12 +36,31 @@ func (c claimed) Devices(context.Context, *plan.Pod) (map[string][]string, error
 
 func (c claimed) Warnings() []fault.Warning { return nil }
 
-func (c claimed) Prepared(string) []string { return []string{"sriov0"} }
+func (c claimed) Prepared(string) ([]string, error) { return []string{"sriov0"}, nil }
 
 func (c claimed) Handover(_ context.Context, req wire.HandoverRequest) error {
 	*c.got = append(c.r.calls(), req.PodUID, req.Sandbox.ContainerID)
 	*c.got = append(*c.got, req.IfNames...)
 	return c.err
+}
+
+// unclaimed is the same without the device.
+type unclaimed struct{ claimed }
+
+func (unclaimed) Prepared(string) []string { return nil }
+
+// serveAgent answers as an agent does, one connection after the other.
+func serveAgent(l net.Listener, src planner.Source) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_ = wire.Serve(conn, conn, func(req wire.Request) wire.Response {
+			return planner.Handle(context.Background(), req, func(*netconf.Conf) (planner.Source, error) { return src, nil }, nil)
+		})
+		conn.Close()
+	}
 }
 
 // TestHandover: claimed devices are asked for after the delegates; without them the ADD fails, and
@@ -55,19 +74,8 @@ func TestHandover(t *testing.T) {
 	}
 	defer listener.Close()
 	var got []string
-	src := claimed{r: r, got: &got}
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			_ = wire.Serve(conn, conn, func(req wire.Request) wire.Response {
-				return planner.Handle(context.Background(), req, func(*netconf.Conf) (planner.Source, error) { return src, nil }, nil)
-			})
-			conn.Close()
-		}
-	}()
+	src := &claimed{r: r, got: &got}
+	go serveAgent(listener, src)
 	delete(r.conf, "manifests")
 	r.conf["agentSocket"] = socket
 	r.ok("ADD")

@@ -46,8 +46,9 @@ func Handle(ctx context.Context, req wire.Request, open Open, report func(contex
 // Handing is a Source of a node whose pods may have claimed devices. They are moved into the sandbox
 // after the delegates.
 type Handing interface {
-	// Prepared names the interfaces that they take in the pod; nil when it has none.
-	Prepared(podUID string) []string
+	// Prepared names the interfaces that they take in the pod; nil when it has none. The error says
+	// why it cannot be told yet: an ADD never succeeds without them.
+	Prepared(podUID string) ([]string, error)
 	// Handover moves all of them, or none. Errors are *fault.Fault.
 	Handover(ctx context.Context, req wire.HandoverRequest) error
 }

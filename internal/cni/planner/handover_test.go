@@ -5,6 +5,7 @@ package planner
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -22,7 +23,12 @@ type handing struct {
 	asked *[]wire.HandoverRequest
 }
 
-func (h handing) Prepared(podUID string) []string { return h.names[podUID] }
+func (h handing) Prepared(podUID string) ([]string, error) {
+	if podUID == "u1" && h.names == nil {
+		return nil, h.err
+	}
+	return h.names[podUID], nil
+}
 
 func (h handing) Handover(_ context.Context, req wire.HandoverRequest) error {
 	*h.asked = append(*h.asked, req)
@@ -55,6 +61,16 @@ func TestAnswerReserves(t *testing.T) {
 		case res.Error != nil || res.Plan == nil || res.Handover != c.handover:
 			t.Errorf("%s: answer %+v, error %+v", name, res, res.Error)
 		}
+	}
+}
+
+// TestAnswerNotKnownYet: that a pod has devices may not be known; it comes again then.
+func TestAnswerNotKnownYet(t *testing.T) {
+	req := request(webArgs)
+	h := handing{source: source{pods: networks("u1", "")}, err: errors.New("not read yet")}
+	res := Handle(t.Context(), wire.Request{Verb: wire.VerbPlan, Plan: &req}, h.open, nil)
+	if res.Error == nil || res.Error.Code != 11 || !strings.Contains(res.Error.Msg, "not read yet") || res.Plan != nil {
+		t.Errorf("answer %+v, error %+v", res, res.Error)
 	}
 }
 

@@ -88,7 +88,12 @@ func (a *answer) plan(ctx context.Context) (*plan.Plan, []plan.Need, error) {
 		return nil, nil, err
 	}
 	if h, ok := a.src.(Handing); ok && a.in.Pod != nil {
-		a.in.Reserved = h.Prepared(a.in.Pod.UID)
+		if a.in.Reserved, err = h.Prepared(a.in.Pod.UID); err != nil {
+			return nil, nil, &fault.Fault{
+				Code: fault.TryLater, Object: "pod " + a.in.Pod.Namespace + "/" + a.in.Pod.Name,
+				Text: "its claimed devices: " + err.Error(), Err: err,
+			}
+		}
 	}
 	for {
 		out, err := plan.Make(a.in)

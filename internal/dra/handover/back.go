@@ -19,7 +19,13 @@ import (
 )
 
 // Detach brings home what a sandbox has. That it has nothing is fine.
-func (h *Handover) Detach(ctx context.Context, sandboxID string) (err error) {
+func (h *Handover) Detach(ctx context.Context, sandboxID string) error {
+	return h.DetachIf(ctx, sandboxID, func() bool { return true })
+}
+
+// DetachIf is Detach unless over says, while nothing is handed to that pod, that the sandbox did not
+// end: its ADD was repeated meanwhile.
+func (h *Handover) DetachIf(ctx context.Context, sandboxID string, over func() bool) (err error) {
 	start := time.Now()
 	_, body, err := h.read(journal.Key(sandboxID))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -34,6 +40,9 @@ func (h *Handover) Detach(ctx context.Context, sandboxID string) (err error) {
 		return err
 	}
 	defer unlock()
+	if !over() {
+		return nil
+	}
 	return h.end(ctx, journal.Key(sandboxID), nil)
 }
 
@@ -253,5 +262,3 @@ func (h *Handover) Run(ctx context.Context) error {
 		}
 	}
 }
-
-func (h *Handover) String() string { return "hand-over of devices" }

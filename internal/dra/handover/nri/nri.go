@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +26,8 @@ import (
 type hands interface {
 	Attach(ctx context.Context, s handover.Sandbox) ([]handover.Given, error)
 	Detach(ctx context.Context, sandboxID string) error
+	// Nodes are the device files that a pod's containers need.
+	Nodes(podUID string) ([]string, error)
 }
 
 // Config is what a Plugin needs.
@@ -32,8 +35,6 @@ type Config struct {
 	Socket string // the runtime's: /var/run/nri/nri.sock
 	Name   string // the plugin's: the driver's name
 	Hands  hands
-	// Nodes are the device files that a pod's containers need.
-	Nodes func(podUID string) []string
 	// Without is told of a pod that runs without a device which it claimed. Nil is fine.
 	Without func(podNamespace, podName, podUID string, err error)
 	// Connected is told when the runtime comes and goes. Nil is fine.
@@ -163,20 +164,20 @@ type hooks struct{ p *Plugin }
 
 // RunPodSandbox gives a new sandbox its devices; an error fails it.
 func (h hooks) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
-	return h.attach(ctx, pod)
-}
-
-func (h hooks) attach(ctx context.Context, pod *api.PodSandbox) error {
 	p := h.p
-	err := p.within(ctx, func(ctx context.Context) error {
-		_, err := p.cfg.Hands.Attach(ctx, sandbox(pod))
-		return err
-	}, func(err error) {
+	return h.attach(ctx, pod, func(err error) {
 		if err == nil { // the sandbox was refused meanwhile
 			err = p.cfg.Hands.Detach(p.life, pod.GetId())
 		}
 		p.cfg.Log.Warn("hook was too late", "pod_namespace", pod.GetNamespace(), "pod", pod.GetName(), "sandbox", pod.GetId(), "undo_error", err)
 	})
+}
+
+func (h hooks) attach(ctx context.Context, pod *api.PodSandbox, late func(error)) error {
+	err := h.p.within(ctx, func(ctx context.Context) error {
+		_, err := h.p.cfg.Hands.Attach(ctx, sandbox(pod))
+		return err
+	}, late)
 	if err != nil {
 		return fmt.Errorf("give pod %s/%s its claimed devices: %w", pod.GetNamespace(), pod.GetName(), err)
 	}
@@ -218,10 +219,14 @@ func (h hooks) detach(ctx context.Context, pod *api.PodSandbox) {
 // CreateContainer adds the device files of what has no link. It also sees that the pod has its
 // devices: the runtime goes on when RunPodSandbox was late.
 func (h hooks) CreateContainer(ctx context.Context, pod *api.PodSandbox, _ *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	if err := h.attach(ctx, pod); err != nil {
+	// What comes too late is left where it is: other containers of the pod may run.
+	if err := h.attach(ctx, pod, func(error) {}); err != nil {
 		return nil, nil, err
 	}
-	paths := h.p.cfg.Nodes(pod.GetUid())
+	paths, err := h.p.cfg.Hands.Nodes(pod.GetUid())
+	if err != nil {
+		return nil, nil, fmt.Errorf("give pod %s/%s its claimed devices: %w", pod.GetNamespace(), pod.GetName(), err)
+	}
 	if len(paths) == 0 {
 		return nil, nil, nil
 	}
@@ -253,11 +258,23 @@ func deviceNode(path string) (*api.LinuxDevice, error) {
 // Synchronize hears of what the runtime has already. What follows from it takes its own time.
 func (h hooks) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
 	h.p.works.Go(func() {
+		// A pod may have a stopped sandbox beside the one that runs, which comes first.
+		pods := slices.Clone(pods)
+		slices.SortStableFunc(pods, func(a, b *api.PodSandbox) int { return stopped(a) - stopped(b) })
 		for _, pod := range pods {
 			h.reconcile(pod)
 		}
 	})
 	return nil, nil
+}
+
+// stopped is 1 for a sandbox that seems to be stopped: some runtimes have no process for one that
+// runs either.
+func stopped(pod *api.PodSandbox) int {
+	if pod.GetPid() == 0 {
+		return 1
+	}
+	return 0
 }
 
 // reconcile gives a running sandbox what it lacks, and takes from a stopped one what it has.
@@ -270,7 +287,8 @@ func (h hooks) reconcile(pod *api.PodSandbox) {
 		}
 		return
 	}
-	if _, err := p.cfg.Hands.Attach(p.life, s); err != nil {
+	s.Yields = true
+	if _, err := p.cfg.Hands.Attach(p.life, s); err != nil && !errors.Is(err, handover.ErrElsewhere) {
 		p.cfg.Log.Error("pod runs without a device that it claimed", "pod_namespace", pod.GetNamespace(), "pod", pod.GetName(), "pod_uid", s.PodUID, "error", err)
 		p.cfg.Without(pod.GetNamespace(), pod.GetName(), s.PodUID, err)
 	}

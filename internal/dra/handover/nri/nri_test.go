@@ -20,6 +20,7 @@ import (
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 
 	"github.com/weftnet/weft/internal/dra/handover"
 	"github.com/weftnet/weft/internal/dra/handover/nri"
@@ -31,6 +32,14 @@ type hands struct {
 	calls  []string
 	errs   map[string]error         // by sandbox, of Attach
 	blocks map[string]chan struct{} // by sandbox, of Attach
+	nodes  []string
+	noNode error
+}
+
+func (h *hands) Nodes(string) ([]string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.nodes, h.noNode
 }
 
 func (h *hands) note(call string) {
@@ -58,7 +67,11 @@ func (h *hands) Attach(_ context.Context, s handover.Sandbox) ([]handover.Given,
 	if block != nil {
 		<-block
 	}
-	h.note("attach " + s.PodUID + " " + s.ID + " " + s.Namespace)
+	call := "attach " + s.PodUID + " " + s.ID + " " + s.Namespace
+	if s.Yields {
+		call += " yields"
+	}
+	h.note(call)
 	return nil, err
 }
 
@@ -67,6 +80,8 @@ func (h *hands) Detach(_ context.Context, id string) error {
 	return nil
 }
 
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
 type rig struct {
 	t         *testing.T
 	hands     *hands
@@ -74,7 +89,6 @@ type rig struct {
 	connected chan bool
 	mu        sync.Mutex
 	without   []string
-	nodes     []string
 }
 
 func newRig(t *testing.T) *rig {
@@ -90,7 +104,6 @@ func newRig(t *testing.T) *rig {
 	}
 	p := nri.New(nri.Config{
 		Socket: r.socket, Name: "networkdriver.cilium.io", Hands: r.hands,
-		Nodes: func(string) []string { r.mu.Lock(); defer r.mu.Unlock(); return r.nodes },
 		Without: func(ns, name, _ string, err error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -270,6 +283,39 @@ func TestLate(t *testing.T) {
 	r.until("attach p1 s2 /run/netns/b", "attach p1 s1 /run/netns/a", "detach s1")
 }
 
+// A container that is refused for being late leaves the pod's others their devices.
+func TestLateContainer(t *testing.T) {
+	r := newRig(t)
+	rt, _ := r.runtime()
+	block := make(chan struct{})
+	r.hands.blocks["s1"] = block
+	_, err := rt.CreateContainer(t.Context(), &api.CreateContainerRequest{Pod: pod("s1", "/run/netns/a"), Container: &api.Container{Id: "c1", PodSandboxId: "s1"}})
+	if err == nil || !strings.Contains(err.Error(), "it takes longer than 300ms") {
+		t.Errorf("error is %v", err)
+	}
+	close(block)
+	r.until("attach p1 s1 /run/netns/a")
+	if err := rt.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: pod("s2", "/run/netns/b")}); err != nil {
+		t.Error(err)
+	}
+	r.until("attach p1 s1 /run/netns/a", "attach p1 s2 /run/netns/b")
+}
+
+// Of two sandboxes of a pod the one that runs comes first, and the other takes nothing from it.
+func TestSynchronizeTwo(t *testing.T) {
+	r := newRig(t)
+	old := pod("old", "/run/netns/a") // whose namespace is left
+	old.Pid = 0
+	r.hands.errs["old"] = handover.ErrElsewhere
+	r.runtime(old, pod("new", "/run/netns/b"))
+	r.until("attach p1 new /run/netns/b yields", "attach p1 old /run/netns/a yields")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.without) > 0 {
+		t.Errorf("pods without: %v", r.without)
+	}
+}
+
 // T-51: sandboxes that run get what they lack, stopped ones lose what they have, a pod without its
 // device is told of; also after the runtime was away.
 func TestSynchronize(t *testing.T) {
@@ -279,7 +325,7 @@ func TestSynchronize(t *testing.T) {
 	stopped.Pid = 0
 	pods := []*api.PodSandbox{pod("s1", "/run/netns/a"), pod("s2", "/run/netns/b"), stopped}
 	rt, stop := r.runtime(pods...)
-	all := []string{"attach p1 s1 /run/netns/a", "attach p1 s2 /run/netns/b", "detach s3"}
+	all := []string{"attach p1 s1 /run/netns/a yields", "attach p1 s2 /run/netns/b yields", "detach s3"}
 	r.until(all...)
 	stop()
 	rt.Stop()
@@ -306,9 +352,7 @@ func TestNodes(t *testing.T) {
 	if got, err := create(); err != nil || len(got.GetAdjust().GetLinux().GetDevices()) != 0 {
 		t.Errorf("without files: %v, %v", got, err)
 	}
-	r.mu.Lock()
-	r.nodes = []string{"/dev/null"}
-	r.mu.Unlock()
+	r.hands.nodes = []string{"/dev/null"}
 	got, err := create()
 	if err != nil {
 		t.Fatal(err)
@@ -318,12 +362,14 @@ func TestNodes(t *testing.T) {
 		t.Errorf("devices are %v", devices)
 	}
 	for _, path := range []string{"/etc/passwd", "/dev/vfio/none"} {
-		r.mu.Lock()
-		r.nodes = []string{path}
-		r.mu.Unlock()
+		r.hands.nodes = []string{path}
 		if _, err := create(); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s is given: %v", path, err)
 		}
+	}
+	r.hands.nodes, r.hands.noNode = nil, errors.New("not known yet")
+	if _, err := create(); err == nil || !strings.Contains(err.Error(), "not known yet") {
+		t.Errorf("error is %v", err)
 	}
 }
 
