@@ -1,0 +1,100 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package handover
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/weftnet/weft/internal/dra/record"
+	"github.com/weftnet/weft/internal/host/journal"
+)
+
+// acquire gives the record of a sandbox. What could be read of one that is broken, and goes into
+// quarantine, is undone first.
+func (h *Handover) acquire(ctx context.Context, key journal.Key) (*journal.Record, error) {
+	rec, err := h.records.Acquire(ctx, key)
+	if corrupt, ok := errors.AsType[*journal.CorruptError](err); ok {
+		if err := h.salvage(ctx, key, corrupt); err != nil {
+			return nil, errors.Join(err, rec.Close())
+		}
+		return rec, nil
+	}
+	return rec, err
+}
+
+// bodyOf is what a record says; nil when it says nothing.
+func bodyOf(s journal.State) (*record.Handover, error) {
+	if len(s.Intents) == 0 {
+		return nil, nil //nolint:nilnil // nothing was recorded, which is no fault
+	}
+	var body record.Handover
+	if err := json.Unmarshal(s.Intents[0].Body, &body); err != nil {
+		return nil, fmt.Errorf("read a hand-over: %w", err)
+	}
+	return &body, nil
+}
+
+// outstanding are the links of a record that may be away, and whether the hand-over was finished.
+// In another boot all of them are home, or are no more.
+func outstanding(s journal.State, links int) (away []int, finished bool) {
+	open := make([]bool, links)
+	for _, p := range s.Phases {
+		if p.Item == journal.WholeCall {
+			finished = p.Phase == journal.Done
+			continue
+		}
+		if p.Item >= 0 && p.Item < links {
+			open[p.Item] = p.Phase != journal.Undone
+		}
+	}
+	if len(s.Intents) > 0 && s.Intents[0].Boot != journal.BootID() {
+		return nil, false
+	}
+	for i, is := range open {
+		if is {
+			away = append(away, i)
+		}
+	}
+	return away, finished
+}
+
+// each calls f with every record that can be read, and joins its errors. Records that cannot are
+// told of, and stop nothing.
+func (h *Handover) each(f func(journal.Key, journal.State, record.Handover) error) error {
+	keys, err := h.records.Keys()
+	if err != nil {
+		return fmt.Errorf("list hand-overs: %w", err)
+	}
+	var faults []error
+	for _, key := range keys {
+		s, body, err := h.read(key)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			h.cfg.Log.Error("record of a hand-over cannot be read", "sandbox", key, "error", err)
+		case body != nil:
+			faults = append(faults, f(key, s, *body))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// read gives what a record says, of a broken one what could be read. The body is nil when it says
+// nothing.
+func (h *Handover) read(key journal.Key) (journal.State, *record.Handover, error) {
+	s, err := h.records.Read(key)
+	if corrupt, ok := errors.AsType[*journal.CorruptError](err); ok {
+		s, err = corrupt.State, nil
+		s.Phases = nil // what is missing may say anything: all of it counts as attempted
+	}
+	if err != nil {
+		return s, nil, err
+	}
+	body, err := bodyOf(s)
+	return s, body, err
+}
