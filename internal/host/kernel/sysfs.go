@@ -54,8 +54,8 @@ func (m *Machine) Functions() ([]Function, error) {
 		}
 		if f.Class>>16 == networkClass {
 			all = append(all, f)
-			errs = append(errs, err)
 		}
+		errs = append(errs, err)
 	}
 	slices.SortFunc(all, func(a, b Function) int { return cmp.Compare(a.Addr, b.Addr) })
 	return all, errors.Join(errs...)

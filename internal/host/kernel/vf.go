@@ -101,38 +101,47 @@ func (n *Netns) vf(l netlink.Link, id int) (VF, error) {
 	return VF{}, fs.ErrNotExist
 }
 
-// typeMask leaves out what else the kernel says with the type of an attribute.
-const typeMask = 0x3fff
-
 // parseVFs reads the VFs in a link's attributes. The library's reading takes "the driver does not
 // know" (all bits) for true.
 func parseVFs(attrs []byte) ([]VF, error) {
-	link, err := nl.ParseRouteAttr(attrs)
-	if err != nil {
-		return nil, fmt.Errorf("read attributes of a link: %w", err)
-	}
 	var all []VF
-	for _, list := range link {
-		if list.Attr.Type&typeMask != unix.IFLA_VFINFO_LIST {
-			continue
+	err := eachAttr(attrs, func(kind uint16, list []byte) error {
+		if kind != unix.IFLA_VFINFO_LIST {
+			return nil
 		}
-		infos, err := nl.ParseRouteAttr(list.Value)
-		if err != nil {
-			return nil, fmt.Errorf("read list of VFs: %w", err)
-		}
-		for i, info := range infos {
-			parts, err := nl.ParseRouteAttr(info.Value)
-			if err != nil {
-				return nil, fmt.Errorf("read VF: %w", err)
-			}
-			vf := VF{ID: i}
-			for _, p := range parts {
-				vf.take(p.Attr.Type&typeMask, p.Value)
-			}
+		return eachAttr(list, func(_ uint16, info []byte) error {
+			vf := VF{ID: len(all)}
+			err := eachAttr(info, func(kind uint16, data []byte) error {
+				vf.take(kind, data)
+				return nil
+			})
 			all = append(all, vf)
-		}
+			return err
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the VFs of a link: %w", err)
 	}
 	return all, nil
+}
+
+var errAttr = errors.New("attribute is cut off")
+
+// eachAttr calls f with each netlink attribute: a length with its header, a type, the value, and
+// what fills it up to a multiple of four. The library's reader trusts the lengths.
+func eachAttr(data []byte, f func(kind uint16, value []byte) error) error {
+	const header, align, typeMask = 4, 4, 0x3fff // what else the kernel says with the type
+	for len(data) >= header {
+		size := int(binary.NativeEndian.Uint16(data))
+		if size < header || size > len(data) {
+			return errAttr
+		}
+		if err := f(binary.NativeEndian.Uint16(data[2:])&typeMask, data[header:size]); err != nil {
+			return err
+		}
+		data = data[min(len(data), (size+align-1)/align*align):]
+	}
+	return nil
 }
 
 // take takes over one attribute of a VF. Each starts with the VF's number.
