@@ -35,6 +35,9 @@ type Config struct {
 	Socket string // the runtime's: /var/run/nri/nri.sock
 	Name   string // the plugin's: the driver's name
 	Hands  hands
+	// Known is closed when it is known what was prepared before this start; sandboxes that run are
+	// looked at then. Nil: it is known.
+	Known <-chan struct{}
 	// Without is told of a pod that runs without a device which it claimed. Nil is fine.
 	Without func(podNamespace, podName, podUID string, err error)
 	// Connected is told when the runtime comes and goes. Nil is fine.
@@ -56,7 +59,8 @@ const (
 type Plugin struct {
 	cfg   Config
 	works sync.WaitGroup  // what hooks began
-	life  context.Context //nolint:containedctx // of Run: what a hook begins outlives the hook's own
+	life  context.Context //nolint:containedctx // of Run, without its end: what a hook begins outlives the hook's own
+	end   <-chan struct{} // of Run
 }
 
 // New makes a plugin; nothing is touched before Run.
@@ -80,7 +84,7 @@ func (p *Plugin) String() string { return "NRI plugin " + p.cfg.Name }
 
 // Run stays connected until ctx ends, and then waits for what hooks began.
 func (p *Plugin) Run(ctx context.Context) error {
-	p.life = context.WithoutCancel(ctx)
+	p.life, p.end = context.WithoutCancel(ctx), ctx.Done()
 	defer p.works.Wait()
 	told := ""
 	for ctx.Err() == nil {
@@ -258,6 +262,13 @@ func deviceNode(path string) (*api.LinuxDevice, error) {
 // Synchronize hears of what the runtime has already. What follows from it takes its own time.
 func (h hooks) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
 	h.p.works.Go(func() {
+		if h.p.cfg.Known != nil {
+			select {
+			case <-h.p.cfg.Known:
+			case <-h.p.end:
+				return
+			}
+		}
 		// A pod may have a stopped sandbox beside the one that runs, which comes first.
 		pods := slices.Clone(pods)
 		slices.SortStableFunc(pods, func(a, b *api.PodSandbox) int { return stopped(a) - stopped(b) })

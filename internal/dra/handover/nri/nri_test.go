@@ -87,6 +87,8 @@ type rig struct {
 	hands     *hands
 	socket    string
 	connected chan bool
+	known     chan struct{} // closed at the first wait for calls
+	once      sync.Once
 	mu        sync.Mutex
 	without   []string
 }
@@ -99,11 +101,11 @@ func newRig(t *testing.T) *rig {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	r := &rig{
-		t: t, socket: filepath.Join(dir, "nri.sock"), connected: make(chan bool, 100),
+		t: t, socket: filepath.Join(dir, "nri.sock"), connected: make(chan bool, 100), known: make(chan struct{}),
 		hands: &hands{errs: map[string]error{}, blocks: map[string]chan struct{}{}},
 	}
 	p := nri.New(nri.Config{
-		Socket: r.socket, Name: "networkdriver.cilium.io", Hands: r.hands,
+		Socket: r.socket, Name: "networkdriver.cilium.io", Hands: r.hands, Known: r.known,
 		Without: func(ns, name, _ string, err error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -218,6 +220,7 @@ func (r *rig) waitConnected(want bool) {
 // until waits until the calls, but for those of probes, are exactly these.
 func (r *rig) until(want ...string) {
 	r.t.Helper()
+	r.once.Do(func() { close(r.known) })
 	for late := time.Now().Add(20 * time.Second); ; {
 		got := slices.DeleteFunc(r.hands.seen(), func(c string) bool { return c == "detach probe" })
 		if cmp.Equal(want, got) {
@@ -325,6 +328,9 @@ func TestSynchronize(t *testing.T) {
 	stopped.Pid = 0
 	pods := []*api.PodSandbox{pod("s1", "/run/netns/a"), pod("s2", "/run/netns/b"), stopped}
 	rt, stop := r.runtime(pods...)
+	if seen := r.hands.seen(); slices.ContainsFunc(seen, func(c string) bool { return c != "detach probe" }) {
+		t.Errorf("before it is known what was prepared: %v", seen)
+	}
 	all := []string{"attach p1 s1 /run/netns/a yields", "attach p1 s2 /run/netns/b yields", "detach s3"}
 	r.until(all...)
 	stop()
