@@ -11,6 +11,8 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/weftnet/weft/internal/cni/chain"
 	"github.com/weftnet/weft/internal/cni/devices"
@@ -18,6 +20,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/hostfiles"
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/wire"
+	"github.com/weftnet/weft/internal/host/brief"
 	"github.com/weftnet/weft/internal/host/journal"
 )
 
@@ -30,6 +33,13 @@ const podAnnotations = "io.kubernetes.cri.pod-annotations"
 const (
 	plannerBinary     = "weft-planner"
 	kubePlannerBinary = "weft-planner-kube"
+)
+
+// How long an ADD waits for an agent that does not listen, of the time that it has a quarter
+// at most, and how often it looks.
+const (
+	agentWait = 5 * time.Second
+	agentPoll = 50 * time.Millisecond
 )
 
 // errNoKubernetes: nothing in the conf leads to pods and NADs.
@@ -45,6 +55,25 @@ func (h *hands) plan(ctx context.Context) (*plan.Plan, error) {
 			return p, nil
 		}
 	}
+	// An agent that is being replaced is back in a moment, and the kubelet's next try is not
+	// made in a moment.
+	wait := brief.WithTimeout(ctx, min(agentWait, h.conf.Timeout/4))
+	for {
+		p, err := h.ask(ctx, annotations)
+		if !h.away(err) || brief.Sleep(wait, agentPoll) != nil {
+			return p, err
+		}
+	}
+}
+
+// away says that the agent which the conf names is not there: not yet, or not any more.
+func (h *hands) away(err error) bool {
+	return h.conf.Manifests == "" && h.conf.AgentSocketSet &&
+		(errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, wire.ErrGone))
+}
+
+// ask asks the planner once.
+func (h *hands) ask(ctx context.Context, annotations map[string]string) (*plan.Plan, error) {
 	client, err := h.planner(ctx)
 	if errors.Is(err, errNoKubernetes) {
 		if h.req.sandbox.ArgPairs()["K8S_POD_NAME"] != "" {
@@ -55,6 +84,9 @@ func (h *hands) plan(ctx context.Context) (*plan.Plan, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if h.client != nil {
+		_ = h.client.Close() // it is gone
 	}
 	h.client = client
 	req := wire.PlanRequest{Conf: h.req.stdin, Sandbox: h.req.sandbox, Annotations: annotations}
