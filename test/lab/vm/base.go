@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -35,19 +37,24 @@ func (s Store) base(ctx context.Context, k Kernel, names []string) (kernel strin
 	if err != nil {
 		return "", base, err
 	}
-	if kernel, err = s.elfKernel(ctx, k, dir); err != nil {
+	kernel = filepath.Join(dir, elfName)
+	version, err := os.ReadDir(filepath.Join(dir, "lib/modules"))
+	if err != nil {
+		return "", base, err
+	}
+	if err := static(busybox); err != nil {
 		return "", base, err
 	}
 	shell, err := os.ReadFile(busybox)
 	if err != nil {
-		return "", base, &MissingError{"busybox, static (Debian: busybox-static),"}
+		return "", base, err
 	}
 	guest, err := s.guest(ctx)
 	if err != nil {
 		return "", base, err
 	}
 	hash := sha256.New()
-	for _, part := range [][]byte{shell, guest, []byte(dir), []byte(strings.Join(names, " "))} {
+	for _, part := range [][]byte{shell, guest, fmt.Append(nil, version), []byte(strings.Join(names, " "))} {
 		fmt.Fprintln(hash, len(part))
 		hash.Write(part)
 	}
@@ -87,29 +94,39 @@ func replace(path string, data []byte) error {
 	return os.Rename(tmp, path)
 }
 
-func (s Store) elfKernel(ctx context.Context, k Kernel, dir string) (string, error) {
-	path := filepath.Join(s.Dir, "vmlinux-"+string(k))
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	unlock, err := s.lock(ctx, "vmlinux")
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
+// elfName is the kernel that QEMU starts, beside what the package has.
+const elfName = "vmlinux"
+
+// writeELF puts it into the directory of an unpacked package.
+func writeELF(dir string) error {
 	found, err := filepath.Glob(filepath.Join(dir, "boot/vmlinuz-*"))
-	if err != nil || len(found) != 1 {
-		return "", fmt.Errorf("find the kernel in %s: there are %d, %w", dir, len(found), err)
-	}
-	compressed, err := os.ReadFile(found[0])
 	if err != nil {
-		return "", err
+		return err
 	}
-	data := image(compressed)
-	if data == nil { // QEMU takes the other as well, and is two seconds slower
-		data = compressed
+	if len(found) != 1 {
+		return fmt.Errorf("find the kernel in %s: there are %d", dir, len(found))
 	}
-	return path, replace(path, data)
+	data, err := os.ReadFile(found[0])
+	if err != nil {
+		return err
+	}
+	if unpacked := image(data); unpacked != nil { // QEMU takes the other as well, and is two seconds slower
+		data = unpacked
+	}
+	return os.WriteFile(filepath.Join(dir, elfName), data, 0o644)
+}
+
+// static says whether a program needs nothing but a kernel.
+func static(program string) error {
+	file, err := elf.Open(program)
+	if err != nil {
+		return &MissingError{"a static " + program + " (busybox-static)"}
+	}
+	defer file.Close()
+	if slices.ContainsFunc(file.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return &MissingError{"a static " + program + " (busybox-static)"}
+	}
+	return nil
 }
 
 // guest builds the machine's first process; the go command knows whether that is to be done.
@@ -163,15 +180,44 @@ func writeBase(ctx context.Context, base baseImage, mods []module, shell, guest 
 	return os.Rename(base.path+".tmp", base.path)
 }
 
+// Program gives the files of a program of this machine and of the libraries that it is linked to, for
+// Options.Files: the program as /usr/bin/NAME, which comes before busybox's of that name.
+func Program(ctx context.Context, name string) (map[string]string, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		path, err = exec.LookPath("/usr/sbin/" + name) // not everybody's PATH has it
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the program %s for the machine: %w", name, err)
+	}
+	files := map[string]string{"/usr/bin/" + name: path}
+	if static(path) == nil {
+		return files, nil
+	}
+	out, err := exec.CommandContext(ctx, "ldd", path).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("list the libraries of %s: %w\n%s", path, err, out)
+	}
+	for field := range strings.FieldsSeq(string(out)) {
+		if filepath.IsAbs(field) {
+			files[field] = field
+		}
+	}
+	return files, nil
+}
+
 // MakeDisk makes an empty disk of a size in MiB. The file takes what is written to it.
 func MakeDisk(ctx context.Context, path string, size int) error {
-	program, err := exec.LookPath("mke2fs")
-	if err != nil {
-		program = "/sbin/mke2fs" // not everybody's PATH has it
-	}
-	out, err := exec.CommandContext(ctx, program, "-q", "-t", "ext4", path, fmt.Sprintf("%dM", size)).CombinedOutput()
+	out, err := exec.CommandContext(ctx, mke2fs(), "-q", "-t", "ext4", path, fmt.Sprintf("%dM", size)).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("make disk %s: %w\n%s", path, err, out)
 	}
 	return nil
+}
+
+func mke2fs() string {
+	if path, err := exec.LookPath("mke2fs"); err == nil {
+		return path
+	}
+	return "/sbin/mke2fs" // not everybody's PATH has it
 }

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Kernel is one of the kernels that machines boot.
@@ -26,6 +27,9 @@ const (
 	Current Kernel = "6.12" // of the backports
 	Old     Kernel = "6.1"  // bookworm's own
 )
+
+// release is that of Debian whose kernels and QEMU these are.
+const release = "bookworm"
 
 // Qemu is the program; versions before 8 emulate no card with virtual functions.
 const Qemu = "qemu-system-x86_64"
@@ -71,9 +75,11 @@ func (s Store) apt(ctx context.Context, program string, args ...string) (string,
 // update reads the lists of the release and its backports, from where this machine gets the
 // release itself.
 func (s Store) update(ctx context.Context) error {
-	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(CREATED_BY) $(REPO_URI) $(CODENAME) $(COMPONENT)").Output()
+	cmd := exec.CommandContext(ctx, "apt-get", "-q", "update", "--print-uris") // asks nobody
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	out, err := cmd.Output()
 	if err != nil {
-		return &MissingError{"apt, or a list of its packages,"}
+		return fmt.Errorf("ask apt for this machine's mirror of Debian: %w", err)
 	}
 	sources := sources(string(out))
 	if sources == "" {
@@ -90,29 +96,39 @@ func (s Store) update(ctx context.Context) error {
 	return err
 }
 
-// sources are the lines of a sources.list, of what indextargets says: creator, mirror, release,
-// component.
-func sources(targets string) string {
-	const release, keyring = "bookworm", "/usr/share/keyrings/debian-archive-keyring.gpg"
-	for line := range strings.Lines(targets) {
-		f := strings.Fields(line)
-		if len(f) == 4 && f[0] == "Packages" && f[2] == release && f[3] == "main" {
-			return fmt.Sprintf("deb [signed-by=%[1]s] %[2]s %[3]s main\ndeb [signed-by=%[1]s] %[2]s %[3]s-backports main\n", keyring, f[1], release)
+// sources are the lines of a sources.list, of what update --print-uris says: a quoted address, the
+// name of a file, its size.
+func sources(uris string) string {
+	const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+	for line := range strings.Lines(uris) {
+		mirror, rest, ok := strings.Cut(strings.TrimPrefix(line, "'"), "/dists/"+release+"/InRelease'")
+		if ok && !strings.ContainsAny(mirror, " '") && strings.HasPrefix(rest, " ") {
+			return fmt.Sprintf("deb [signed-by=%[1]s] %[2]s %[3]s main\ndeb [signed-by=%[1]s] %[2]s %[3]s-backports main\n", keyring, mirror, release)
 		}
 	}
 	return ""
 }
 
-// Install installs QEMU, for which it must be root.
+// Install installs what is missing of QEMU and the machine's own programs, for which it must be root.
 func (s Store) Install(ctx context.Context) error {
-	if err := QemuFault(ctx); err == nil {
+	var missing []string
+	if QemuFault(ctx) != nil {
+		missing = append(missing, "qemu-system-x86")
+	}
+	if static(busybox) != nil {
+		missing = append(missing, "busybox-static")
+	}
+	if _, err := exec.LookPath(mke2fs()); err != nil {
+		missing = append(missing, "e2fsprogs")
+	}
+	if len(missing) == 0 {
 		return nil
 	}
 	if err := s.update(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintln(s.Progress, "vm: installing QEMU from the backports")
-	_, err := s.apt(ctx, "apt-get", "install", "-y", "--no-install-recommends", "-t", "bookworm-backports", "qemu-system-x86")
+	fmt.Fprintf(s.Progress, "vm: installing %s\n", strings.Join(missing, ", "))
+	_, err := s.apt(ctx, "apt-get", append([]string{"install", "-y", "--no-install-recommends", "-t", release + "-backports"}, missing...)...)
 	return err
 }
 
@@ -132,41 +148,65 @@ func QemuFault(ctx context.Context) error {
 	return nil
 }
 
-// unpacked is the directory of a kernel package: boot and lib/modules.
+// unpacked is the directory of a kernel package: boot, lib/modules, and elfName.
 func (s Store) unpacked(ctx context.Context, k Kernel) (string, error) {
-	done := filepath.Join(s.Dir, "kernel-"+string(k))
+	done := filepath.Join(s.Dir, "linux-"+string(k))
 	if _, err := os.Stat(done); err == nil {
 		return done, nil
 	}
-	unlock, err := s.lock(ctx, "kernel-"+string(k))
+	unlock, err := s.lock(ctx, filepath.Base(done))
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	if _, err := os.Stat(done); err == nil {
+	if _, err := os.Stat(done); err == nil { // by whoever held the lock
 		return done, nil
 	}
+	file, err := s.fetch(ctx, k)
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(file)
+	tmp := done + ".tmp"
+	if err := os.RemoveAll(tmp); err != nil {
+		return "", err
+	}
+	if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", file, tmp).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("unpack %s: %w\n%s", file, err, out)
+	}
+	if err := writeELF(tmp); err != nil {
+		return "", err
+	}
+	return done, os.Rename(tmp, done)
+}
+
+// fetch downloads the newest package of a kernel.
+func (s Store) fetch(ctx context.Context, k Kernel) (file string, err error) {
 	name, err := s.find(ctx, k)
 	if err != nil {
 		return "", err
 	}
 	fmt.Fprintf(s.Progress, "vm: fetching %s (once)\n", name)
 	if _, err := s.apt(ctx, "apt-get", "download", name); err != nil {
-		return "", err
+		// Lists of long ago name versions that the mirror has no more.
+		if err := s.update(ctx); err != nil {
+			return "", err
+		}
+		if name, err = s.find(ctx, k); err != nil {
+			return "", err
+		}
+		if _, err := s.apt(ctx, "apt-get", "download", name); err != nil {
+			return "", err
+		}
 	}
 	packages, err := filepath.Glob(filepath.Join(s.Dir, "apt", name+"_*.deb"))
-	if err != nil || len(packages) != 1 {
-		return "", fmt.Errorf("fetch %s: %d files came, %w", name, len(packages), err)
-	}
-	defer os.Remove(packages[0])
-	tmp := done + ".tmp"
-	if err := os.RemoveAll(tmp); err != nil {
+	if err != nil {
 		return "", err
 	}
-	if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", packages[0], tmp).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("unpack %s: %w\n%s", packages[0], err, out)
+	if len(packages) != 1 {
+		return "", fmt.Errorf("fetch %s: %d files came", name, len(packages))
 	}
-	return done, os.Rename(tmp, done)
+	return packages[0], nil
 }
 
 // find names the newest package of a kernel.
@@ -209,7 +249,7 @@ func numbers(name string) (all []int) {
 	return all
 }
 
-// lock has one process at a time make what has that name.
+// lock has one process at a time make what has that name; it ends with the process that holds it.
 func (s Store) lock(ctx context.Context, name string) (unlock func(), err error) {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return nil, err
@@ -218,15 +258,23 @@ func (s Store) lock(ctx context.Context, name string) (unlock func(), err error)
 	if err != nil {
 		return nil, err
 	}
-	done := make(chan error, 1)
-	go func() { done <- syscall.Flock(int(file.Fd()), syscall.LOCK_EX) }()
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		err = ctx.Err()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for told := false; ; told = true {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { file.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", file.Name(), err), file.Close())
+		}
+		if !told {
+			fmt.Fprintf(s.Progress, "vm: waiting for another process that makes %s\n", name)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("wait for %s: %w", file.Name(), context.Cause(ctx)), file.Close())
+		case <-tick.C:
+		}
 	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for %s: %w", file.Name(), err), file.Close())
-	}
-	return func() { file.Close() }, nil
 }

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -68,6 +69,9 @@ var (
 // Run boots a machine, runs the commands in it and waits for its end. An error tells that the
 // machine failed; that a command failed is in the result.
 func (s Store) Run(ctx context.Context, o Options) (Result, error) {
+	if len(o.Commands) == 0 {
+		return Result{}, errors.New("the machine is given nothing to run")
+	}
 	if err := QemuFault(ctx); err != nil {
 		return Result{}, err
 	}
@@ -148,7 +152,8 @@ func (o Options) arguments(kernel, initrd string) []string {
 	args := []string{
 		"-M", "q35,sata=off,smbus=off,usb=off,hpet=off,vmport=off,i8042=off", "-cpu", "qemu64,+rdrand",
 		"-accel", "tcg,thread=multi,tb-size=256", "-smp", "2", "-m", fmt.Sprint(o.Memory),
-		"-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
+		"-nodefaults", "-no-reboot", "-display", "none",
+		"-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console", // Ctrl-C is the shell's
 		"-global", "q35-pcihost.pci-hole64-size=0",
 		"-device", "isa-debug-exit,iobase=0xf4,iosize=4",
 		"-kernel", kernel, "-initrd", initrd,
@@ -167,13 +172,16 @@ func (o Options) arguments(kernel, initrd string) []string {
 			"-device", fmt.Sprintf("igb,mac=02:00:00:00:%02x:00,netdev=pf%d,romfile=,addr=%#x", i+1, i, 4*(i+1)))
 	}
 	if o.Share != "" {
-		args = append(args, "-virtfs", "local,path="+o.Share+",mount_tag=share,security_model=none")
+		args = append(args, "-virtfs", "local,path="+quote(o.Share)+",mount_tag=share,security_model=none")
 	}
 	if o.Disk != "" {
-		args = append(args, "-drive", "file="+o.Disk+",format=raw,if=virtio,cache=unsafe")
+		args = append(args, "-drive", "file="+quote(o.Disk)+",format=raw,if=virtio,cache=unsafe")
 	}
 	return append(args, "-append", boot)
 }
+
+// quote writes a path as a value of an option that commas part.
+func quote(path string) string { return strings.ReplaceAll(path, ",", ",,") }
 
 func (o Options) boot(ctx context.Context, kernel, initrd string) (Result, error) {
 	limited, cancel := context.WithTimeout(ctx, o.Timeout)
@@ -184,7 +192,10 @@ func (o Options) boot(ctx context.Context, kernel, initrd string) (Result, error
 	cmd.Stdout = console
 	var complaint bytes.Buffer
 	cmd.Stderr = &complaint
+	// QEMU ends with us, however we end. The kernel means the thread that started it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	err := cmd.Run()
 	console.flush()
 	r := Result{Statuses: console.statuses}
@@ -237,9 +248,13 @@ const lastLines = 60
 func (c *console) flush() {
 	line := string(c.line)
 	c.line = c.line[:0]
-	if _, status, ok := order.ParseStatus(line); ok {
+	rest, status, ok := order.CutStatus(line)
+	if ok {
 		c.statuses = append(c.statuses, status)
-		return
+		if rest == "" {
+			return
+		}
+		line = rest // of a command whose last line had no end
 	}
 	if line != "" {
 		c.tail = append(c.tail, line)

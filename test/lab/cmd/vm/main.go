@@ -10,12 +10,12 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -32,8 +32,7 @@ import (
 // suite is a package whose tests run in the machine.
 type suite struct {
 	pkg string
-	old bool   // on the older kernel, too
-	run string // a regular expression: the tests that have something to say there; "": all
+	old bool // on the older kernel, too
 }
 
 func suites() []suite {
@@ -112,7 +111,7 @@ func shell(ctx context.Context, store vm.Store, root string) error {
 func test(ctx context.Context, store vm.Store, root string, args []string) error {
 	flags := flag.NewFlagSet("test", flag.ContinueOnError)
 	kernel := flags.String("kernel", "both", "")
-	pattern := flags.String("run", "", "")
+	pattern := flags.String("run", ".", "")
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage) }
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -121,11 +120,7 @@ func test(ctx context.Context, store vm.Store, root string, args []string) error
 	if flags.NArg() > 0 {
 		chosen = nil
 		for _, pkg := range flags.Args() {
-			s := suite{pkg: filepath.Clean(pkg), old: true}
-			if i := slices.IndexFunc(suites(), func(o suite) bool { return o.pkg == s.pkg }); i >= 0 {
-				s.run = suites()[i].run
-			}
-			chosen = append(chosen, s)
+			chosen = append(chosen, suite{pkg: filepath.Clean(pkg), old: true})
 		}
 	}
 	if err := vm.QemuFault(ctx); err != nil {
@@ -185,25 +180,30 @@ func boot(ctx context.Context, store vm.Store, root string, k vm.Kernel, suites 
 		return err
 	}
 	defer log.Close()
-	const limit = 10 * time.Minute
+	const limit, perPackage = 20 * time.Minute, 10 * time.Minute
 	seen := &skips{out: io.MultiWriter(os.Stdout, log)}
 	o := vm.Options{
 		Kernel: k, PFs: 2, IOMMU: true, Timeout: limit, Share: out, Stdout: seen,
-		Env: []string{"WEFT_CI=1"},
+		Files: map[string]string{}, Env: []string{"WEFT_CI=1"},
 	}
-	if o.Files, err = vm.Program(ctx, "ip"); err != nil {
-		return err
+	for _, name := range []string{"ip", "nsenter"} { // busybox's nsenter would run busybox's ip
+		files, err := vm.Program(ctx, name)
+		if err != nil {
+			return err
+		}
+		maps.Copy(o.Files, files)
 	}
 	for _, s := range suites {
-		run := cmp.Or(pattern, s.run, ".")
 		dir := "/test/" + s.binary() + ".d" // its tests read testdata beside them
 		o.Files["/test/"+s.binary()] = filepath.Join(work, s.binary())
 		if data := filepath.Join(root, s.pkg, "testdata"); exists(data) {
 			o.Files[dir+"/testdata"] = data
 		}
-		o.Commands = append(o.Commands, []string{"/bin/sh", "-c", fmt.Sprintf(
-			"mkdir -p %[1]s; cd %[1]s && exec ../%[2]s -test.v -test.timeout=5m -test.run='%[3]s' -test.coverprofile=/share/%[2]s.cover",
-			dir, s.binary(), run)})
+		o.Commands = append(o.Commands, []string{
+			"/bin/sh", "-c", `mkdir -p "$0" && cd "$0" && exec "$@"`, dir,
+			"../" + s.binary(), "-test.v", "-test.timeout=" + perPackage.String(), "-test.run=" + pattern,
+			"-test.coverprofile=/share/" + s.binary() + ".cover",
+		})
 	}
 	fmt.Printf("==> tests on Linux %s\n", k)
 	r, err := store.Run(ctx, o)

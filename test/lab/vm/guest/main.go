@@ -25,6 +25,8 @@ import (
 )
 
 func main() {
+	// For what this program itself looks up.
+	_ = os.Setenv("PATH", path)
 	status := 1
 	o, err := start()
 	if err != nil {
@@ -158,16 +160,14 @@ func makeVFs(n int) error {
 func run(o order.Order) (status int) {
 	for i, args := range o.Commands {
 		cmd := exec.Command(args[0], args[1:]...)
-		cmd.Env = append([]string{"PATH=/bin:/usr/bin:/sbin", "HOME=/tmp", "TMPDIR=/tmp"}, o.Env...)
+		cmd.Env = append([]string{"PATH=" + path, "HOME=/tmp", "TMPDIR=/tmp"}, o.Env...)
 		cmd.Dir = "/test"
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-		err := cmd.Run()
-		got := 0
-		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-			got = exit.ExitCode()
-		} else if err != nil {
+		got := 127
+		if err := cmd.Start(); err != nil {
 			fmt.Println("vm:", err)
-			got = 127
+		} else {
+			got = wait(cmd.Process.Pid)
 		}
 		fmt.Println(order.StatusLine(i, got))
 		if status == 0 {
@@ -177,13 +177,38 @@ func run(o order.Order) (status int) {
 	return status
 }
 
+// path has what the caller gave the machine before busybox's.
+const path = "/usr/bin:/bin:/sbin"
+
+// wait waits for a process, and meanwhile takes the status of every process that lost its parent:
+// that is what a first process is for. One that a signal ended has the status that a shell gives it.
+func wait(pid int) int {
+	const signalled = 128
+	for {
+		var status unix.WaitStatus
+		ended, err := unix.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			fmt.Println("vm: wait for the command:", err)
+			return 127
+		case ended != pid:
+		case status.Signaled():
+			return signalled + int(status.Signal())
+		default:
+			return status.ExitStatus()
+		}
+	}
+}
+
 // end writes the status to the port that ends QEMU.
 func end(status int) {
 	const port, most = 0xf4, 120
 	if status < 0 || status > most {
 		status = most
 	}
-	_ = os.Stdout.Sync()
+	// The line is slower than the machine: the last words have to be out.
+	_ = unix.IoctlSetInt(int(os.Stdout.Fd()), unix.TCSBRK, 1)
 	_ = unix.Unmount("/disk", 0)
 	unix.Sync()
 	if file, err := os.OpenFile("/dev/port", os.O_WRONLY, 0); err == nil {

@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 )
 
 // Path is the order's file in the machine.
@@ -38,13 +39,20 @@ func Read(path string) (Order, error) {
 	return o, json.Unmarshal(data, &o)
 }
 
-const format = "vm: command %d ended with status %d"
+// The mark is a character that hardly any program writes: a test may well log such a line of another
+// machine's.
+const mark, format = "\x1e", "vm: command %d ended with status %d"
 
 // StatusLine says with which status a command ended.
-func StatusLine(command, status int) string { return fmt.Sprintf(format, command, status) }
+func StatusLine(command, status int) string { return mark + fmt.Sprintf(format, command, status) }
 
-// ParseStatus reads a StatusLine.
-func ParseStatus(line string) (command, status int, ok bool) {
-	n, err := fmt.Sscanf(line, format, &command, &status)
-	return command, status, err == nil && n == 2
+// CutStatus finds a StatusLine at the end of a line of output, and gives what is before it.
+func CutStatus(line string) (before string, status int, ok bool) {
+	before, text, found := strings.Cut(line, mark)
+	var command int
+	n, err := fmt.Sscanf(text, format, &command, &status)
+	if !found || err != nil || n != 2 {
+		return line, 0, false
+	}
+	return before, status, true
 }
