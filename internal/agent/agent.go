@@ -42,6 +42,7 @@ type Agent struct {
 	metrics    *metrics.Metrics
 	health     *health.Server // nil = none is wanted
 	debug      *debug.Server
+	driver     *networkDriver // nil = it is off
 }
 
 // New makes an agent of a version. It touches nothing; the error joins every fault of the
@@ -78,6 +79,13 @@ func New(cfg config.Config, version string, log *slog.Logger) (*Agent, error) {
 		}, part("health"))
 	}
 	a.debug = debug.New(cfg.DebugSocket(), view{a}, part("debug"))
+	if cfg.NetworkDriver.Enabled {
+		a.driver, err = newNetworkDriver(cfg, a.cluster, part("network-driver"))
+		made(err)
+		if err == nil {
+			a.debug.ServeTables(a.driver.store.Dump)
+		}
+	}
 	a.connect()
 	return a, errors.Join(faults...)
 }
@@ -116,6 +124,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.goBack(task{"readiness", a.watch})
 	g.goBack(task{"publishing gate", a.gate})
 	g.goBack(task{a.debug.String(), a.inspect})
+	if a.driver != nil {
+		g.goBack(a.driver)
+	}
 	g.goFront(a.planner)
 	g.goFront(a.publisher)
 	err := g.wait(func(reason string) {

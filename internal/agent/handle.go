@@ -7,6 +7,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/planner"
 	"github.com/weftnet/weft/internal/cni/wire"
@@ -22,7 +23,7 @@ func (a *Agent) handle(ctx context.Context, req wire.Request) wire.Response {
 	begun := time.Now()
 	a.awaitCaches(ctx)
 	res := planner.Handle(ctx, req,
-		func(*netconf.Conf) (planner.Source, error) { return a.source, nil },
+		func(*netconf.Conf) (planner.Source, error) { return a.plannerSource(ctx, req) },
 		func(ctx context.Context, r wire.ReportRequest, _ planner.Open) wire.Response {
 			return a.reconciler.Report(ctx, r)
 		})
@@ -35,6 +36,20 @@ func (a *Agent) handle(ctx context.Context, req wire.Request) wire.Response {
 	a.metrics.Planned(req.Verb, code, took)
 	a.log.Debug("request is answered", "verb", req.Verb, "request", req.RequestID, "code", code, "duration", took)
 	return res
+}
+
+// plannerSource is where pods and networks come from, and claimed devices where the network driver
+// is on. No pod is planned while it is not known whether it has some.
+func (a *Agent) plannerSource(ctx context.Context, req wire.Request) (planner.Source, error) {
+	if a.driver == nil {
+		return a.source, nil
+	}
+	if req.Verb == wire.VerbPlan {
+		if err := a.driver.awaitRecovery(ctx); err != nil {
+			return nil, fault.New(fault.TryLater, "network driver", "", "%v", err)
+		}
+	}
+	return source{a.source, a.driver}, nil
 }
 
 // awaitCaches waits until the caches are complete, or long enough.

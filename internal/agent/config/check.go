@@ -105,13 +105,6 @@ func checkCRISocket(c *Config) error {
 	return nil
 }
 
-func checkDriver(c *Config) error {
-	if c.NetworkDriver.Enabled {
-		return errors.New("is true, but the network driver is not built yet: this build has none")
-	}
-	return nil
-}
-
 func checkMode(c *Config) error {
 	if c.VMI.Mode != "disabled" {
 		return fmt.Errorf("%s is not built yet: this build reports no virtual machines and knows only disabled", fault.Quote(c.VMI.Mode))

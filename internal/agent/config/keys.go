@@ -87,7 +87,7 @@ func driverFields() []field {
 	nri := func(c *Config) *string { return &c.NetworkDriver.NRISocket }
 	sysfs := func(c *Config) *string { return &c.NetworkDriver.Sysfs }
 	return []field{
-		{Key{"networkDriver.enabled", "false", "give pods the network devices that they claim; not part of this build"}, flag(func(c *Config) *bool { return &c.NetworkDriver.Enabled }), checkDriver},
+		{Key{"networkDriver.enabled", "false", "give pods the network devices that they claim"}, flag(func(c *Config) *bool { return &c.NetworkDriver.Enabled }), nil},
 		{Key{"networkDriver.kubeletDir", "/var/lib/kubelet", "where the kubelet's plugin directories are"}, text(kubelet), absolute(kubelet, false)},
 		{Key{"networkDriver.nriSocket", "/var/run/nri/nri.sock", "socket of the runtime's NRI"}, text(nri), absolute(nri, false)},
 		{Key{"networkDriver.sysfs", "/sys", "where sysfs is mounted"}, text(sysfs), absolute(sysfs, false)},

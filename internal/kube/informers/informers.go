@@ -54,6 +54,7 @@ type Cluster struct {
 	log    *slog.Logger
 	server string // for messages
 
+	conn  *clientrest.Config
 	http  *http.Client
 	core  *clientrest.RESTClient // core/v1
 	nad   *clientrest.RESTClient // k8s.cni.cncf.io/v1
@@ -74,7 +75,7 @@ func New(cfg Config, log *slog.Logger) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.server = conn.Host
+	c.server, c.conn = conn.Host, conn
 	if err := c.connect(conn); err != nil {
 		return nil, fmt.Errorf("make API client: %w", err)
 	}
@@ -84,6 +85,10 @@ func New(cfg Config, log *slog.Logger) (*Cluster, error) {
 	c.events = newEvents(cfg.NodeName, c.createEvent, log)
 	return c, nil
 }
+
+// Conn is how the API server is reached, for clients of other rooms. Their requests are counted with
+// the Cluster's own.
+func (c *Cluster) Conn() *clientrest.Config { return clientrest.CopyConfig(c.conn) }
 
 // Run follows the cluster and sends events until ctx ends; then events that wait have
 // flushWait. It is called once.

@@ -70,7 +70,7 @@ cni:
   kubeconfig: /etc/admin.conf
   confdir: /etc/cni/net.d
 networkDriver:
-  enabled: true
+  enabled: maybe
 vmi:
   policy: best
 colour: blue
