@@ -250,7 +250,11 @@ func (h *Handover) namespace(s Sandbox) (kernel.Namespace, error) {
 	if err != nil {
 		return kernel.Namespace{}, fmt.Errorf("network namespace of sandbox %s: %w", s.ID, err)
 	}
-	if own, err := h.cfg.Kernel.NamespaceID("/proc/self/ns/net"); err == nil && own == id {
+	own, err := h.cfg.Kernel.NamespaceID(host().Path)
+	if err != nil {
+		return kernel.Namespace{}, fmt.Errorf("the host's network namespace: %w", err)
+	}
+	if own == id {
 		return kernel.Namespace{}, fmt.Errorf("sandbox %s is in the host's network namespace (hostNetwork): a claimed device cannot be given to it", s.ID)
 	}
 	return kernel.Namespace{Path: s.Namespace, ID: id}, nil

@@ -16,7 +16,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weftnet/weft/api/v2alpha1"
@@ -28,8 +27,6 @@ import (
 	"github.com/weftnet/weft/internal/host/kernel"
 	"github.com/weftnet/weft/internal/host/kernel/kerneltest"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const pf kernel.PCIAddr = "0000:03:00.0"
 
