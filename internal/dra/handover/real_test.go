@@ -119,7 +119,7 @@ func newReal(t testing.TB, count int) *real {
 	}}
 	log := slog.New(slog.DiscardHandler)
 	r := &real{machine: machine}
-	r.store, err = state.New(log)
+	r.store, err = state.New(log, device.Dummy)
 	check(t, err)
 	for i := range count {
 		d := devicetest.Device{ID: fmt.Sprintf("wire%03d", i), Kind: "wire", KernelIfaceName: fmt.Sprintf("wire%03d", i)}
