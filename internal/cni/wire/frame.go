@@ -12,7 +12,11 @@ import (
 	"io"
 )
 
-const headerSize = 4
+// HeaderSize is the length of what a frame begins with: the length of the rest.
+const HeaderSize = 4
+
+// BodySize is what a header says of the length of what follows it.
+func BodySize(header [HeaderSize]byte) int64 { return int64(binary.BigEndian.Uint32(header[:])) }
 
 // Errors of frames, besides those of the stream itself.
 var (
@@ -25,7 +29,7 @@ var (
 // Write sends v as one frame, in one call of w.Write.
 func Write(w io.Writer, v any) error {
 	var buf bytes.Buffer
-	buf.Write(make([]byte, headerSize))
+	buf.Write(make([]byte, HeaderSize))
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false) // raw values inside stay as they were written
 	if err := enc.Encode(v); err != nil {
@@ -36,7 +40,7 @@ func Write(w io.Writer, v any) error {
 
 // writeFrame fills in the header that frame begins with, and sends it.
 func writeFrame(w io.Writer, frame []byte) error {
-	size := len(frame) - headerSize
+	size := len(frame) - HeaderSize
 	if size > MaxMessage {
 		return fmt.Errorf("send message of %d bytes: %w", size, ErrTooLarge)
 	}
@@ -52,14 +56,14 @@ func writeFrame(w io.Writer, frame []byte) error {
 // ErrTooLarge (wrapped; the stream is of no use afterwards) and ErrGarbage
 // (wrapped; the next frame can be read).
 func Read(r io.Reader, v any) error {
-	var header [headerSize]byte
+	var header [HeaderSize]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {
 		if errors.Is(err, io.EOF) {
 			return err
 		}
 		return fmt.Errorf("receive message: %w", err)
 	}
-	size := int64(binary.BigEndian.Uint32(header[:]))
+	size := BodySize(header)
 	if size > MaxMessage {
 		return fmt.Errorf("receive message of %d bytes: %w", size, ErrTooLarge)
 	}

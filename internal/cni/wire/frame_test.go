@@ -72,11 +72,11 @@ func TestReadDoesNotTrustTheLength(t *testing.T) {
 
 func TestWriteRefusesBeyondTheLimit(t *testing.T) {
 	var buf bytes.Buffer
-	frame := make([]byte, headerSize+MaxMessage+1)
+	frame := make([]byte, HeaderSize+MaxMessage+1)
 	if err := writeFrame(&buf, frame); !errors.Is(err, ErrTooLarge) || buf.Len() != 0 {
 		t.Errorf("error %v with %d bytes written, want ErrTooLarge and none", err, buf.Len())
 	}
-	if err := writeFrame(&buf, frame[:headerSize+MaxMessage]); err != nil || !bytes.Equal(buf.Next(headerSize), []byte("\x02\x00\x00\x00")) || buf.Len() != MaxMessage {
+	if err := writeFrame(&buf, frame[:HeaderSize+MaxMessage]); err != nil || !bytes.Equal(buf.Next(HeaderSize), []byte("\x02\x00\x00\x00")) || buf.Len() != MaxMessage {
 		t.Errorf("error %v with %d bytes written, want the whole frame", err, buf.Len())
 	}
 }

@@ -6,7 +6,8 @@
 //
 // Invariants: there is no moment with a socket at the path that others may use, or on which
 // nobody listens, and none without one when an earlier server left its own; a file that is no
-// socket is never removed, nor is the socket of a later server.
+// socket is never removed, nor is the socket of a later server; a folder in which others could
+// put another socket at the path is refused.
 //
 // It knows no protocol, and does not decide who may connect. Two servers that start on one
 // path at the same time are kept apart by their callers.
@@ -20,6 +21,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,6 +39,9 @@ type Socket struct {
 // Listen makes the socket under another name, gives it its mode and renames it. What an
 // earlier server left is replaced.
 func Listen(path string, mode fs.FileMode) (*Socket, error) {
+	if err := checkFolder(filepath.Dir(path)); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
 	temp := path + Suffix
 	for _, p := range []string{path, temp} {
 		info, err := os.Lstat(p)
@@ -68,6 +73,22 @@ func Listen(path string, mode fs.FileMode) (*Socket, error) {
 		return nil, errors.Join(fmt.Errorf("listen on %s: put socket in place: %w", path, err), l.Close(), os.Remove(temp))
 	}
 	return s, nil
+}
+
+// checkFolder refuses a folder that another user owns or that others may write to: they could
+// take the socket away, and answer in its place.
+func checkFolder(path string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return fmt.Errorf("look at folder %s: %w", path, err)
+	}
+	switch {
+	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("folder %s belongs to user %d, who could put another socket there", path, st.Uid)
+	case st.Mode&0o022 != 0:
+		return fmt.Errorf("others may write to folder %s (mode %04o), and could put another socket there", path, st.Mode&0o7777)
+	}
+	return nil
 }
 
 // Close ends listening and removes the file, if it is still this socket's.

@@ -11,7 +11,8 @@
 // the socket appears at its path with its mode, and listening, and is put there again when
 // somebody took it away (who cleans up below /run, say), or Run ends with the reason why
 // not; of two servers on one path the second does not start; a file that is no socket is never removed; connections are
-// bounded, and one that says nothing, or takes no answer, is closed; a request that has
+// bounded, and so are the bytes of all requests that are held at once; a connection that says nothing, or
+// takes no answer, is closed; a request that has
 // arrived when the server ends is still answered, within drainTime; a panic of the
 // handler ends one request and nothing else.
 //
@@ -33,6 +34,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/weftnet/weft/internal/cni/wire"
 	"github.com/weftnet/weft/internal/host/socket"
 )
@@ -47,6 +50,11 @@ const (
 	maxIdle = 15 * time.Minute
 	// answerTime is how long a peer may take to read an answer.
 	answerTime = 30 * time.Second
+	// maxHeld is how many bytes of requests are held at once: those of the largest one. What
+	// is made of them in memory is several times as much.
+	maxHeld = wire.MaxMessage
+	// arriveTime is how long a request may take to arrive once there is room for it.
+	arriveTime = 30 * time.Second
 	// drainTime is what requests under way have when the server ends.
 	drainTime = 5 * time.Second
 	// lookEvery is how often the server looks whether its socket is still at its path:
@@ -71,6 +79,8 @@ type Server struct {
 	drain  time.Duration
 	idle   time.Duration
 	look   time.Duration
+	arrive time.Duration
+	room   *semaphore.Weighted // bytes of requests
 
 	mu       sync.Mutex
 	ending   bool // no further request is read
@@ -89,7 +99,8 @@ func New(path string, mode fs.FileMode, handle Handle, log *slog.Logger) (*Serve
 	}
 	return &Server{
 		path: path, mode: mode, handle: handle, log: log, uid: os.Geteuid(), ready: make(chan struct{}),
-		drain: drainTime, idle: idleTime, look: lookEvery, sessions: map[*session]struct{}{},
+		drain: drainTime, idle: idleTime, look: lookEvery,
+		arrive: arriveTime, room: semaphore.NewWeighted(maxHeld), sessions: map[*session]struct{}{},
 	}, nil
 }
 

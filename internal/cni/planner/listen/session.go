@@ -32,10 +32,8 @@ type session struct {
 	busy bool // a request has arrived and is not answered yet; under s.mu
 
 	asked time.Duration // how long the peer of the last request waits
+	leave func()        // ends its waiting for room
 }
-
-// Read reads a request.
-func (ses *session) Read(p []byte) (int, error) { return ses.conn.Read(p) }
 
 // Write sends an answer, which wire gives as a whole; then the next request is waited for.
 func (ses *session) Write(p []byte) (int, error) {
@@ -51,21 +49,23 @@ func (ses *session) Write(p []byte) (int, error) {
 
 // begin serves a connection in the background; gone is called at its end.
 func (s *Server) begin(ctx context.Context, conn *net.UnixConn, gone func()) {
-	ses := &session{s: s, conn: conn}
+	here, leave := context.WithCancel(ctx)
+	ses := &session{s: s, conn: conn, leave: leave}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions[ses] = struct{}{}
 	s.under.Go(func() {
 		defer gone()
 		defer conn.Close()
-		ses.serve(ctx)
+		defer leave()
+		ses.serve(ctx, &reader{session: ses, ctx: here})
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.sessions, ses)
 	})
 }
 
-func (ses *session) serve(ctx context.Context) {
+func (ses *session) serve(ctx context.Context, r *reader) {
 	peer, err := socket.Peer(ses.conn)
 	switch {
 	case err != nil:
@@ -78,7 +78,8 @@ func (ses *session) serve(ctx context.Context) {
 		return
 	}
 	ses.wait()
-	err = wire.Serve(ses, ses, func(req wire.Request) wire.Response { return ses.answer(ctx, req) })
+	defer r.free()
+	err = wire.Serve(r, r, func(req wire.Request) wire.Response { return ses.answer(ctx, req) })
 	switch {
 	case err == nil, errors.Is(err, os.ErrDeadlineExceeded) && ses.s.isEnding():
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -121,6 +122,7 @@ func (ses *session) wait() {
 func (ses *session) hurry() {
 	if !ses.busy {
 		_ = ses.conn.SetReadDeadline(past())
+		ses.leave()
 	}
 }
 
