@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Without an agent plain pods start and stop, pods with networks wait and say for what, all are
@@ -136,9 +137,22 @@ func TestAgentReplaced(t *testing.T) {
 	r.step("rollout 0")
 	r.rollout()
 	c.run()
-	r.step("%d pods have come and gone", c.created)
+	r.step("%d pods have come and gone; %d tries of the kubelet failed meanwhile", c.created, r.failedSandboxes())
 	ready()
 	if n := r.shell("ls /etc/cni/net.d"); !strings.HasPrefix(n, "00-weft.conflist\n") {
 		t.Errorf("the runtime's first conf is not Weft's: %q", n)
 	}
+}
+
+// failedSandboxes is how often the kubelet could not make a pod's sandbox.
+func (r *rig) failedSandboxes() (n int) {
+	r.t.Helper()
+	list, err := r.kube.CoreV1().Events(r.ns).List(r.t.Context(), metav1.ListOptions{FieldSelector: "reason=FailedCreatePodSandBox"})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, e := range list.Items {
+		n += int(max(e.Count, 1))
+	}
+	return n
 }
