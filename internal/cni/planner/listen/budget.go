@@ -53,7 +53,7 @@ func (r *reader) room(size int64) error {
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()
 	if !r.s.ending {
-		_ = r.conn.SetReadDeadline(time.Now().Add(r.s.arrive))
+		_ = r.conn.SetReadDeadline(time.Now().Add(min(r.s.arrive, r.s.idle)))
 	}
 	return nil
 }
