@@ -194,7 +194,7 @@ func (o Options) boot(ctx context.Context, kernel, initrd string) (Result, error
 	cmd.Stderr = &complaint
 	// QEMU ends with us, however we end. The kernel means the thread that started it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread()
+	runtime.LockOSThread() //nolint:forbidigo // see above
 	defer runtime.UnlockOSThread()
 	err := cmd.Run()
 	console.flush()

@@ -96,16 +96,33 @@ func run(ctx context.Context, args []string) error {
 // shell gives a person a machine. The programs of this tree are in /weft, where they were built.
 func shell(ctx context.Context, store vm.Store, root string) error {
 	const forever = 24 * time.Hour
-	files := map[string]string{}
-	if _, err := os.Stat(filepath.Join(root, "bin")); err == nil {
-		files["/weft"] = filepath.Join(root, "bin")
+	files, err := programs(ctx)
+	if err != nil {
+		return err
 	}
-	_, err := store.Run(ctx, vm.Options{
+	if bin := filepath.Join(root, "bin"); exists(bin) {
+		files["/weft"] = bin
+	}
+	fmt.Fprintln(os.Stderr, `vm: booting; "exit" ends the machine, and nothing of it is kept`)
+	_, err = store.Run(ctx, vm.Options{
 		PFs: 2, VFs: 4, IOMMU: true, Timeout: forever, Stdin: os.Stdin, Stdout: os.Stdout, Memory: 2048, Files: files,
 		Commands: [][]string{{"/bin/setsid", "-c", "/bin/sh", "-c", "exec sh -i </dev/ttyS0 >/dev/ttyS0 2>&1"}},
 		Env:      []string{"PS1=machine# "},
 	})
 	return err
+}
+
+// programs are those of this machine that tests and people use, in full.
+func programs(ctx context.Context) (map[string]string, error) {
+	all := map[string]string{}
+	for _, name := range []string{"ip", "nsenter"} { // busybox's nsenter would run busybox's ip
+		files, err := vm.Program(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(all, files)
+	}
+	return all, nil
 }
 
 func test(ctx context.Context, store vm.Store, root string, args []string) error {
@@ -180,18 +197,15 @@ func boot(ctx context.Context, store vm.Store, root string, k vm.Kernel, suites 
 		return err
 	}
 	defer log.Close()
+	files, err := programs(ctx)
+	if err != nil {
+		return err
+	}
 	const limit, perPackage = 20 * time.Minute, 10 * time.Minute
 	seen := &skips{out: io.MultiWriter(os.Stdout, log)}
 	o := vm.Options{
 		Kernel: k, PFs: 2, IOMMU: true, Timeout: limit, Share: out, Stdout: seen,
-		Files: map[string]string{}, Env: []string{"WEFT_CI=1"},
-	}
-	for _, name := range []string{"ip", "nsenter"} { // busybox's nsenter would run busybox's ip
-		files, err := vm.Program(ctx, name)
-		if err != nil {
-			return err
-		}
-		maps.Copy(o.Files, files)
+		Files: files, Env: []string{"WEFT_CI=1"},
 	}
 	for _, s := range suites {
 		dir := "/test/" + s.binary() + ".d" // its tests read testdata beside them

@@ -39,8 +39,14 @@ func main() {
 
 // mounts are those of any Linux system.
 var mounts = []struct{ kind, at, data string }{ //nolint:gochecknoglobals // a table
-	{"proc", "/proc", ""}, {"sysfs", "/sys", ""}, {"devtmpfs", "/dev", ""}, {"devpts", "/dev/pts", ""},
-	{"tmpfs", "/dev/shm", ""}, {"tmpfs", "/run", "mode=755"}, {"tmpfs", "/tmp", ""}, {"cgroup2", "/sys/fs/cgroup", ""},
+	{"proc", "/proc", ""},
+	{"sysfs", "/sys", ""},
+	{"devtmpfs", "/dev", ""},
+	{"devpts", "/dev/pts", ""},
+	{"tmpfs", "/dev/shm", ""},
+	{"tmpfs", "/run", "mode=755"},
+	{"tmpfs", "/tmp", ""},
+	{"cgroup2", "/sys/fs/cgroup", ""},
 	{"bpf", "/sys/fs/bpf", ""},
 }
 
