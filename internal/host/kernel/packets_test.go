@@ -180,7 +180,8 @@ func vlanPorts(t *testing.T, b bench, vlans ...int) []*port {
 
 func packetRules() []rule {
 	return []rule{
-		{name: "frames of a VF in VLAN 100 leave the PF tagged, with its QoS, and others' untagged", on: vfs, wire: true, vfs: 4, run: func(t *testing.T, b bench) {
+		{name: "frames of a VF in VLAN 100 leave the PF tagged, with its QoS, and others' untagged", on: vfs, wire: true, vfs: 4, run: func(on trial) {
+			t, b := on.t, on.bench
 			ports := vlanPorts(t, b, 100, 0)
 			far := farPort(t, b)
 			for i, want := range []frame{{text: "tagged", tagged: true, vlan: 100, qos: 5}, {text: "untagged"}} {
@@ -190,7 +191,8 @@ func packetRules() []rule {
 				}
 			}
 		}},
-		{name: "two VFs in one VLAN reach each other, and nothing crosses VLANs", on: vfs, wire: true, vfs: 4, run: func(t *testing.T, b bench) {
+		{name: "two VFs in one VLAN reach each other, and nothing crosses VLANs", on: vfs, wire: true, vfs: 4, run: func(on trial) {
+			t, b := on.t, on.bench
 			ports := vlanPorts(t, b, 100, 100, 200, 200)
 			got := ports[1].until("in 100", func() {
 				ports[2].send("from 200", 0)
@@ -208,7 +210,8 @@ func packetRules() []rule {
 			}
 			talk(t, ports[0], ports[1])
 		}},
-		{name: "tagged frames from the wire reach the VFs of their VLAN alone, untagged", on: vfs, wire: true, vfs: 4, run: func(t *testing.T, b bench) {
+		{name: "tagged frames from the wire reach the VFs of their VLAN alone, untagged", on: vfs, wire: true, vfs: 4, run: func(on trial) {
+			t, b := on.t, on.bench
 			ports := vlanPorts(t, b, 100, 200, 0)
 			far := farPort(t, b)
 			for i, vlan := range []uint16{100, 200, 0} {
@@ -226,7 +229,8 @@ func packetRules() []rule {
 				}
 			}
 		}},
-		{name: "a change of the VLAN acts at once", on: vfs, wire: true, vfs: 4, run: func(t *testing.T, b bench) {
+		{name: "a change of the VLAN acts at once", on: vfs, wire: true, vfs: 4, run: func(on trial) {
+			t, b := on.t, on.bench
 			ports := vlanPorts(t, b, 100)
 			far := farPort(t, b)
 			for _, vlan := range []int{200, 0, 100} {

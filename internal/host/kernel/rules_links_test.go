@@ -42,7 +42,8 @@ func clashes(t *testing.T, b bench, pod kernel.Namespace, want kernel.ClashError
 
 func moveRules() []rule {
 	return []rule{
-		{name: "a moved link is down and has no addresses; MTU, own address, alternative names and index stay", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a moved link is down and has no addresses; MTU, own address, alternative names and index stay", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l, pod := b.subject(t), b.namespace(t)
 			b.addAltName(t, host, l.Name, "an-alternative-name")
 			want := kernel.StateOf(l)
@@ -60,7 +61,8 @@ func moveRules() []rule {
 				t.Errorf("still there: %v", err)
 			}
 		}},
-		{name: "the index changes when it is taken", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "the index changes when it is taken", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l, pod := b.subject(t), b.namespace(t)
 			b.other(t, pod, "other", l.Index)
 			moved, err := b.Move(host, l.Index, pod, fakePod)
@@ -69,7 +71,8 @@ func moveRules() []rule {
 				t.Errorf("%+v became %+v", l, moved)
 			}
 		}},
-		{name: "an old name that is taken over there is no obstacle", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "an old name that is taken over there is no obstacle", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l, pod := b.subject(t), b.namespace(t)
 			b.other(t, pod, l.Name, 0)
 			moved, err := b.Move(host, l.Index, pod, fakePod)
@@ -78,37 +81,43 @@ func moveRules() []rule {
 				t.Errorf("it is %+v", moved)
 			}
 		}},
-		{name: "move: the new name is taken", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "move: the new name is taken", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			pod := b.namespace(t)
 			b.other(t, pod, fakePod, 0)
 			clashes(t, b, pod, kernel.ClashError{Name: fakePod}, b.Move)
 		}},
-		{name: "move: the new name is taken as an alternative one", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "move: the new name is taken as an alternative one", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			pod := b.namespace(t)
 			b.other(t, pod, "other", 0)
 			b.addAltName(t, pod, "other", fakePod)
 			clashes(t, b, pod, kernel.ClashError{Name: fakePod, AltName: true}, b.Move)
 		}},
-		{name: "move: an alternative name is taken", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "move: an alternative name is taken", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			pod := b.namespace(t)
 			b.other(t, pod, "other", 0)
 			l := b.subject(t)
 			b.addAltName(t, host, l.Name, "other")
 			clashes(t, &same{bench: b, link: l}, pod, kernel.ClashError{Name: "other"}, b.Move)
 		}},
-		{name: "move: the new name is taken after it was looked for", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "move: the new name is taken after it was looked for", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			pod := b.namespace(t)
 			b.other(t, pod, fakePod, 0)
 			clashes(t, b, pod, kernel.ClashError{Name: fakePod}, b.moveUnchecked)
 		}},
-		{name: "move: an alternative name is taken after it was looked for", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "move: an alternative name is taken after it was looked for", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			pod := b.namespace(t)
 			b.other(t, pod, "other", 0)
 			l := b.subject(t)
 			b.addAltName(t, host, l.Name, "other")
 			clashes(t, &same{bench: b, link: l}, pod, kernel.ClashError{Name: "other"}, b.moveUnchecked)
 		}},
-		{name: "there and back", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "there and back", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l, pod := b.subject(t), b.namespace(t)
 			moved, err := b.Move(host, l.Index, pod, fakePod)
 			must(t, err)
@@ -118,7 +127,8 @@ func moveRules() []rule {
 			must(t, err)
 			alike(t, "back", back, l)
 		}},
-		{name: "a link that is not there", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a link that is not there", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			pod := b.namespace(t)
 			const none = 4711
 			_, move := b.Move(host, none, pod, fakePod)
@@ -132,7 +142,8 @@ func moveRules() []rule {
 				}
 			}
 		}},
-		{name: "a link has its alternative names, too", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a link has its alternative names, too", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l := b.subject(t)
 			b.addAltName(t, host, l.Name, "short")
 			b.addAltName(t, host, l.Name, "an-alternative-name-is-longer")
@@ -143,7 +154,8 @@ func moveRules() []rule {
 				}
 			}
 		}},
-		{name: "rename, also while it is up", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "rename, also while it is up", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l := b.subject(t)
 			must(t, b.SetUp(host, l.Index, true))
 			must(t, b.Rename(host, l.Index, "renamed"))
@@ -152,7 +164,8 @@ func moveRules() []rule {
 			alike(t, "renamed", find(t, b, host, l.Index), want)
 			must(t, b.Rename(host, l.Index, l.Name))
 		}},
-		{name: "rename: the name is taken, by name and by alternative name", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "rename: the name is taken, by name and by alternative name", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l := b.subject(t)
 			b.other(t, host, "other", 0)
 			b.addAltName(t, host, "other", "an-alt")
@@ -160,7 +173,8 @@ func moveRules() []rule {
 			wantClash(t, b.Rename(host, l.Index, "an-alt"), kernel.ClashError{Name: "an-alt", AltName: true})
 			alike(t, "the link", find(t, b, host, l.Index), l)
 		}},
-		{name: "names that no link can have", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "names that no link can have", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l, pod := b.subject(t), b.namespace(t)
 			for _, name := range []string{"..", "a/b", "a b", "a:b"} {
 				if err := b.Rename(host, l.Index, name); !errors.Is(err, syscall.EINVAL) {
@@ -172,7 +186,8 @@ func moveRules() []rule {
 			}
 			alike(t, "the link", find(t, b, host, l.Index), l)
 		}},
-		{name: "a link that goes down keeps its IPv4 addresses and loses those of IPv6", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a link that goes down keeps its IPv4 addresses and loses those of IPv6", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l := b.subject(t)
 			must(t, b.SetUp(host, l.Index, true))
 			b.addAddr(t, host, l.Name, "10.9.0.1/24")
@@ -195,7 +210,8 @@ func (s *same) subject(*testing.T) kernel.Link { return s.link }
 
 func restoreRules() []rule {
 	return []rule{
-		{name: "restore: name, alternative names, own address, MTU, up, no addresses", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "restore: name, alternative names, own address, MTU, up, no addresses", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l := b.subject(t)
 			b.addAltName(t, host, l.Name, "to-stay")
 			b.addAltName(t, host, l.Name, "to-go")
@@ -212,13 +228,15 @@ func restoreRules() []rule {
 				alike(t, "found", find(t, b, host, l.Index), l)
 			}
 		}},
-		{name: "restore: what is left empty stays", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "restore: what is left empty stays", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l := b.subject(t)
 			restored, err := b.Restore(host, l.Index, kernel.LinkState{})
 			must(t, err)
 			alike(t, "restored", restored, l)
 		}},
-		{name: "restore: the name is taken, the rest is done", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "restore: the name is taken, the rest is done", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l := b.subject(t)
 			b.other(t, host, "other", 0)
 			restored, err := b.Restore(host, l.Index, kernel.LinkState{Name: "other", MTU: 1400, Up: true})
@@ -226,7 +244,8 @@ func restoreRules() []rule {
 			l.MTU, l.Up = 1400, true
 			alike(t, "restored", restored, l)
 		}},
-		{name: "restore: an alternative name is taken, the rest is done", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "restore: an alternative name is taken, the rest is done", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l := b.subject(t)
 			b.other(t, host, "other", 0)
 			b.addAltName(t, host, "other", "an-alt")
@@ -240,7 +259,8 @@ func restoreRules() []rule {
 
 func namespaceRules() []rule {
 	return []rule{
-		{name: "the identity of a namespace", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "the identity of a namespace", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			first, second := b.namespace(t), b.namespace(t)
 			for _, ns := range []kernel.Namespace{first, second} {
 				if id, err := b.NamespaceID(ns.Path); err != nil || id != ns.ID || id == 0 {
@@ -266,7 +286,8 @@ func namespaceRules() []rule {
 			}
 			alike(t, "the link", find(t, b, host, l.Index), l)
 		}},
-		{name: "a virtual link ends with its namespace", on: virtual, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a virtual link ends with its namespace", on: virtual, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			pod := b.namespace(t)
 			b.other(t, pod, "other", 0)
 			before, err := b.Links(host)
@@ -279,7 +300,8 @@ func namespaceRules() []rule {
 				t.Errorf("%v became %v", before, after)
 			}
 		}},
-		{name: "a VF comes home from a namespace that ends: down, without addresses, by the name that it had there", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a VF comes home from a namespace that ends: down, without addresses, by the name that it had there", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l, pod := b.subject(t), b.namespace(t)
 			b.addAltName(t, host, l.Name, "an-alternative-name")
 			moved, err := b.Move(host, l.Index, pod, fakePod)
@@ -290,7 +312,8 @@ func namespaceRules() []rule {
 			l.Name, l.AltNames = fakePod, []string{"an-alternative-name"}
 			alike(t, "home", linkOf(t, b, host, l.PCI), l)
 		}},
-		{name: "a second VF comes home as devN when its name is taken", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a second VF comes home as devN when its name is taken", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			first, second := b.namespace(t), b.namespace(t)
 			addrs := vfAddrs(t, b, b.pf(0))
 			for i, ns := range []kernel.Namespace{first, second} {
@@ -307,7 +330,8 @@ func namespaceRules() []rule {
 				t.Errorf("the second is %+v, and had the index %d", l, index)
 			}
 		}},
-		{name: "an alternative name that is taken at home is lost", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "an alternative name that is taken at home is lost", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l, pod := b.subject(t), b.namespace(t)
 			moved, err := b.Move(host, l.Index, pod, fakePod)
 			must(t, err)
@@ -320,7 +344,8 @@ func namespaceRules() []rule {
 				t.Errorf("it came as %+v", home)
 			}
 		}},
-		{name: "a dummy is made once, and removed", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a dummy is made once, and removed", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			pod := b.namespace(t)
 			d, err := b.AddDummy(pod, "dummy0")
 			must(t, err)
@@ -338,7 +363,8 @@ func namespaceRules() []rule {
 				t.Errorf("removed: %v", err)
 			}
 		}},
-		{name: "a link that is no virtual one is not removed", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a link that is no virtual one is not removed", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l := b.subject(t)
 			lo, err := b.Link(host, "lo")
 			must(t, err)

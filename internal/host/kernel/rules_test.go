@@ -32,7 +32,13 @@ type rule struct {
 	wire     bool // it is about frames on the wire, of which the fake has none
 	vfs      int  // how many VFs the first PF has at the start; the second has as many if twoPFs
 	twoPFs   bool
-	run      func(t *testing.T, b bench)
+	run      func(on trial)
+}
+
+// trial is one run of a rule.
+type trial struct {
+	t     *testing.T
+	bench bench
 }
 
 type place int
@@ -103,7 +109,7 @@ func TestRules(t *testing.T) {
 		ran := map[string]string{"fake": "-", "kernel": "-", "vfs": "-"}
 		on := func(where string, open func(*testing.T, rule) bench) {
 			start := time.Now()
-			ok := t.Run(r.name+"/"+where, func(t *testing.T) { r.run(t, open(t, r)) })
+			ok := t.Run(r.name+"/"+where, func(t *testing.T) { r.run(trial{t, open(t, r)}) })
 			ran[where] = map[bool]string{true: "ok", false: "FAILED"}[ok] + fmt.Sprintf(" %.2fs", time.Since(start).Seconds())
 		}
 		if !r.wire {

@@ -48,7 +48,8 @@ func wantNumVFs(t *testing.T, b bench, pf kernel.PCIAddr, n int) {
 
 func numberRules() []rule {
 	return []rule{
-		{name: "numvfs 0→4", on: vfs, run: func(t *testing.T, b bench) {
+		{name: "numvfs 0→4", on: vfs, run: func(on trial) {
+			t, b := on.t, on.bench
 			wantNumVFs(t, b, b.pf(0), 0)
 			must(t, b.SetNumVFs(b.pf(0), 4))
 			wantNumVFs(t, b, b.pf(0), 4)
@@ -76,7 +77,8 @@ func numberRules() []rule {
 				t.Error(diff)
 			}
 		}},
-		{name: "numvfs 4→2 is refused, 4→4 is nothing, more than there can be is refused", on: vfs, vfs: 4, run: func(t *testing.T, b bench) {
+		{name: "numvfs 4→2 is refused, 4→4 is nothing, more than there can be is refused", on: vfs, vfs: 4, run: func(on trial) {
+			t, b := on.t, on.bench
 			before := must1(b.LinkOf(host, vfAddrs(t, b, b.pf(0))[3]))(t)
 			for n, want := range map[int]error{2: syscall.EBUSY, 5: syscall.EBUSY, 4: nil, 8: syscall.ERANGE, -1: syscall.EINVAL} {
 				if err := b.SetNumVFs(b.pf(0), n); !errors.Is(err, want) {
@@ -86,7 +88,8 @@ func numberRules() []rule {
 			wantNumVFs(t, b, b.pf(0), 4)
 			alike(t, "a VF's link", linkOf(t, b, host, before.PCI), before)
 		}},
-		{name: "numvfs 4→0 succeeds while a VF is in a namespace, whose link vanishes", on: vfs, vfs: 4, run: func(t *testing.T, b bench) {
+		{name: "numvfs 4→0 succeeds while a VF is in a namespace, whose link vanishes", on: vfs, vfs: 4, run: func(on trial) {
+			t, b := on.t, on.bench
 			pod := b.namespace(t)
 			l := b.subject(t)
 			moved, err := b.Move(host, l.Index, pod, fakePod)
@@ -106,14 +109,16 @@ func numberRules() []rule {
 				t.Errorf("VF: %v", err)
 			}
 		}},
-		{name: "numvfs of what is no PF, and of none", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "numvfs of what is no PF, and of none", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			for _, addr := range []kernel.PCIAddr{b.subject(t).PCI, "0000:ff:1f.7"} {
 				if err := b.SetNumVFs(addr, 1); !errors.Is(err, fs.ErrNotExist) {
 					t.Errorf("%s: %v", addr, err)
 				}
 			}
 		}},
-		{name: "links of VFs come late", on: vfs, run: func(t *testing.T, b bench) {
+		{name: "links of VFs come late", on: vfs, run: func(on trial) {
+			t, b := on.t, on.bench
 			appear := b.late(t, b.pf(0), 2)
 			wantNumVFs(t, b, b.pf(0), 2)
 			for _, addr := range vfAddrs(t, b, b.pf(0)) {
@@ -129,7 +134,8 @@ func numberRules() []rule {
 				}
 			}
 		}},
-		{name: "two PFs have VFs of their own", on: vfs, vfs: 2, twoPFs: true, run: func(t *testing.T, b bench) {
+		{name: "two PFs have VFs of their own", on: vfs, vfs: 2, twoPFs: true, run: func(on trial) {
+			t, b := on.t, on.bench
 			must(t, b.SetVF(b.pf(0), 1, kernel.VFChange{VLAN: new(100)}))
 			wantVF(t, b, b.pf(0), kernel.VF{ID: 1, VLAN: 100})
 			wantVF(t, b, b.pf(1), kernel.VF{ID: 1})
@@ -146,7 +152,8 @@ func numberRules() []rule {
 
 func vfRules() []rule {
 	return []rule{
-		{name: "VLAN and QoS of a VF with values from before, and back", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "VLAN and QoS of a VF with values from before, and back", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			pf := b.pf(0)
 			wantVF(t, b, pf, kernel.VF{ID: 0, Trust: new(false), Spoof: new(true)})
 			must(t, b.SetVF(pf, 0, kernel.VFChange{VLAN: new(7), QoS: new(3)}))
@@ -163,7 +170,8 @@ func vfRules() []rule {
 			must(t, b.SetVF(pf, 0, kernel.VFChange{VLAN: new(0)}))
 			wantVF(t, b, pf, kernel.VF{ID: 0})
 		}},
-		{name: "values that no VF can have", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "values that no VF can have", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			for _, c := range []kernel.VFChange{{VLAN: new(-1)}, {VLAN: new(4095)}, {QoS: new(8)}, {QoS: new(-1)}, {MAC: mac("02:00:00:00:00:00:00:01")}} {
 				if err := b.SetVF(b.pf(0), 0, c); !errors.Is(err, syscall.EINVAL) {
 					t.Errorf("%+v: %v", c, err)
@@ -174,14 +182,16 @@ func vfRules() []rule {
 			}
 			wantVF(t, b, b.pf(0), kernel.VF{ID: 0})
 		}},
-		{name: "trust and spoof check of a VF", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "trust and spoof check of a VF", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			must(t, b.SetVF(b.pf(0), 1, kernel.VFChange{Trust: new(true), Spoof: new(false)}))
 			wantVF(t, b, b.pf(0), kernel.VF{ID: 1, Trust: new(true), Spoof: new(false)})
 			wantVF(t, b, b.pf(0), kernel.VF{ID: 0, Trust: new(false), Spoof: new(true)})
 			must(t, b.SetVF(b.pf(0), 1, kernel.VFChange{Trust: new(false), Spoof: new(true)}))
 			wantVF(t, b, b.pf(0), kernel.VF{ID: 1, Trust: new(false), Spoof: new(true)})
 		}},
-		{name: "the own address that the PF sets while the VF is up is taken when it comes up again", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "the own address that the PF sets while the VF is up is taken when it comes up again", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l, fixed := b.subject(t), mac("02:aa:00:00:00:01")
 			must(t, b.SetUp(host, l.Index, true))
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{MAC: fixed}))
@@ -195,7 +205,8 @@ func vfRules() []rule {
 				t.Errorf("it has %s", is.MAC)
 			}
 		}},
-		{name: "the own address that the PF sets is taken when the driver is bound again, and when it comes up", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "the own address that the PF sets is taken when the driver is bound again, and when it comes up", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l, fixed := b.subject(t), mac("02:aa:00:00:00:02")
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{MAC: fixed}))
 			b.unbind(t, l.PCI)
@@ -206,7 +217,8 @@ func vfRules() []rule {
 				t.Errorf("it has %s", is.MAC)
 			}
 		}},
-		{name: "a VF's own address is refused when its PF fixed one, until the PF takes that back", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a VF's own address is refused when its PF fixed one, until the PF takes that back", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l, fixed, mine := b.subject(t), mac("02:aa:00:00:00:03"), mac("02:bb:00:00:00:03")
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{MAC: fixed}))
 			must(t, b.SetUp(host, l.Index, true))
@@ -226,7 +238,8 @@ func vfRules() []rule {
 			}
 			wantVF(t, b, b.pf(0), kernel.VF{ID: 0, MAC: mine})
 		}},
-		{name: "a trusted VF may set its own address all the same", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a trusted VF may set its own address all the same", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l, fixed, mine := b.subject(t), mac("02:aa:00:00:00:05"), mac("02:bb:00:00:00:05")
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{MAC: fixed, Trust: new(true)}))
 			want := kernel.StateOf(find(t, b, host, l.Index))
@@ -237,7 +250,8 @@ func vfRules() []rule {
 			}
 			wantVF(t, b, b.pf(0), kernel.VF{ID: 0, MAC: mine})
 		}},
-		{name: "what the PF keeps of a VF stays when the VF's namespace ends", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "what the PF keeps of a VF stays when the VF's namespace ends", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l, pod := b.subject(t), b.namespace(t)
 			kept := kernel.VF{ID: 0, MAC: mac("02:aa:00:00:00:04"), VLAN: 100, QoS: 3, Trust: new(false), Spoof: new(false)}
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{MAC: kept.MAC, VLAN: &kept.VLAN, QoS: &kept.QoS, Trust: kept.Trust, Spoof: kept.Spoof}))
@@ -249,13 +263,15 @@ func vfRules() []rule {
 			linkOf(t, b, host, l.PCI)
 			wantVF(t, b, b.pf(0), kept)
 		}},
-		{name: "VFs that are made anew have nothing of the old ones", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "VFs that are made anew have nothing of the old ones", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{VLAN: new(100), QoS: new(3), Trust: new(true), Spoof: new(false)}))
 			must(t, b.SetNumVFs(b.pf(0), 0))
 			must(t, b.SetNumVFs(b.pf(0), 1))
 			wantVF(t, b, b.pf(0), kernel.VF{ID: 0, Trust: new(false), Spoof: new(true)})
 		}},
-		{name: "a PF that refuses VLANs (switchdev) changes nothing", injected: "no NIC at hand has that mode", vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a PF that refuses VLANs (switchdev) changes nothing", injected: "no NIC at hand has that mode", vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			b.(*fakeBench).Fail("SetVF", syscall.EOPNOTSUPP)
 			if err := b.SetVF(b.pf(0), 0, kernel.VFChange{VLAN: new(1)}); !errors.Is(err, syscall.EOPNOTSUPP) {
 				t.Error(err)
@@ -267,7 +283,8 @@ func vfRules() []rule {
 
 func driverRules() []rule {
 	return []rule{
-		{name: "a PF is renamed", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a PF is renamed", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			pf := linkOf(t, b, host, b.pf(0))
 			must(t, b.Rename(host, pf.Index, "renamed"))
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{VLAN: new(5)}))
@@ -277,7 +294,8 @@ func driverRules() []rule {
 			}
 			must(t, b.Rename(host, pf.Index, pf.Name))
 		}},
-		{name: "a PF that is in another namespace has VFs, and tells nothing of them", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a PF that is in another namespace has VFs, and tells nothing of them", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			pf, pod := linkOf(t, b, host, b.pf(0)), b.namespace(t)
 			moved, err := b.Move(host, pf.Index, pod, "pf")
 			must(t, err)
@@ -291,7 +309,8 @@ func driverRules() []rule {
 			_, err = b.Move(pod, moved.Index, host, pf.Name)
 			must(t, err)
 		}},
-		{name: "a PF is unbound, with a VF in a namespace, and bound again", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a PF is unbound, with a VF in a namespace, and bound again", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			pf, l, pod := b.pf(0), b.subject(t), b.namespace(t)
 			_, err := b.Move(host, l.Index, pod, fakePod)
 			must(t, err)
@@ -314,7 +333,8 @@ func driverRules() []rule {
 			must(t, b.SetNumVFs(pf, 2))
 			linkOf(t, b, host, l.PCI)
 		}},
-		{name: "a VF is unbound in a namespace, and bound again", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a VF is unbound in a namespace, and bound again", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l, pod := b.subject(t), b.namespace(t)
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{VLAN: new(100)}))
 			_, err := b.Move(host, l.Index, pod, fakePod)
@@ -330,14 +350,16 @@ func driverRules() []rule {
 				t.Errorf("%+v", home)
 			}
 		}},
-		{name: "the VFs' driver is loaded again", on: vfs, run: func(t *testing.T, b bench) {
+		{name: "the VFs' driver is loaded again", on: vfs, run: func(on trial) {
+			t, b := on.t, on.bench
 			appear := b.late(t, b.pf(0), 1)
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{VLAN: new(100)}))
 			appear()
 			linkOf(t, b, host, vfAddrs(t, b, b.pf(0))[0])
 			wantVF(t, b, b.pf(0), kernel.VF{ID: 0, VLAN: 100})
 		}},
-		{name: "a VF bound to vfio-pci has no link, and keeps its VLAN", on: vfs, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "a VF bound to vfio-pci has no link, and keeps its VLAN", on: vfs, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			l := b.subject(t)
 			must(t, b.SetVF(b.pf(0), 0, kernel.VFChange{VLAN: new(100)}))
 			b.unbind(t, l.PCI)
@@ -354,7 +376,8 @@ func driverRules() []rule {
 			b.bind(t, l.PCI, "igbvf")
 			linkOf(t, b, host, l.PCI)
 		}},
-		{name: "changes are told: at the start, of links, of numbers of VFs", on: vfs, run: func(t *testing.T, b bench) {
+		{name: "changes are told: at the start, of links, of numbers of VFs", on: vfs, run: func(on trial) {
+			t, b := on.t, on.bench
 			var told atomic.Int64
 			next := func(what string, change func()) {
 				before := told.Load()
@@ -372,7 +395,8 @@ func driverRules() []rule {
 				next("no VFs", func() { must(t, b.SetNumVFs(b.pf(0), 0)) })
 			})
 		}},
-		{name: "changes are told: of ordinary links", on: links, vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "changes are told: of ordinary links", on: links, vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			var told atomic.Int64
 			l := b.subject(t)
 			watch(t, b, &told, func() {
@@ -381,7 +405,8 @@ func driverRules() []rule {
 				eventually(t, "to be told", func() bool { return told.Load() > before })
 			})
 		}},
-		{name: "functions that cannot be read are named, the others are listed", injected: "no sysfs at hand refuses to be read", vfs: 2, run: func(t *testing.T, b bench) {
+		{name: "functions that cannot be read are named, the others are listed", injected: "no sysfs at hand refuses to be read", vfs: 2, run: func(on trial) {
+			t, b := on.t, on.bench
 			b.(*fakeBench).Fail("Functions", syscall.EIO)
 			all, err := b.Functions()
 			if !errors.Is(err, syscall.EIO) || len(all) != 4 {
