@@ -68,7 +68,7 @@ func New(cfg config.Config, version string, log *slog.Logger) (*Agent, error) {
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	a.source = informed.New(a.cluster, informed.Options{KubeletDir: cfg.CNI.KubeletDir})
+	a.source = informed.New(a.cluster, informed.Options{KubeletDir: cfg.CNI.KubeletDir, Own: a.own})
 	a.reconciler = reconcile.New(a.reconciling(), a.observer, pods{a.cluster}, part("reconcile"))
 	a.planner, err = listen.New(cfg.AgentSocket(), socketMode, a.handle, part("planner"))
 	made(err)
@@ -80,7 +80,7 @@ func New(cfg config.Config, version string, log *slog.Logger) (*Agent, error) {
 	}
 	a.debug = debug.New(cfg.DebugSocket(), view{a}, part("debug"))
 	if cfg.NetworkDriver.Enabled {
-		a.driver, err = newNetworkDriver(cfg, a.cluster, part("network-driver"))
+		a.driver, err = newNetworkDriver(a, part("network-driver"))
 		made(err)
 		if err == nil {
 			a.debug.ServeTables(a.driver.store.Dump)
@@ -94,6 +94,14 @@ const (
 	socketMode = 0o600
 	folderMode = 0o755 // of the sockets' folder; each socket guards itself
 )
+
+// own are the devices that the network driver prepared for a pod, where it is on.
+func (a *Agent) own(podUID string) (drawn map[string][]string, driver string) {
+	if a.driver == nil {
+		return nil, ""
+	}
+	return a.driver.own(podUID)
+}
 
 // connect has the parts tell each other what changes.
 func (a *Agent) connect() {

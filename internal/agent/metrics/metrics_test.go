@@ -130,6 +130,10 @@ func TestDocumented(t *testing.T) {
 	m := pedantic(sources())
 	m.Call("ADD", "bridge", time.Second, true)
 	m.Planned("plan", 0, time.Second)
+	d := m.Driver(DriverSources{Devices: func() []Devices { return []Devices{{Manager: "dummy"}} }})
+	d.Call("prepare", time.Second, nil)
+	d.Published(map[string]int{"fast": 1}, true, time.Second, nil)
+	d.Scanned("sr-iov", time.Second)
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,8 @@
 //	planner_listening   the planner socket answers
 //	primary_conf        the pod network's own conf is there and whole
 //	conf_published      Weft's conf stands in confDir, made from it
+//	network_driver      where the network driver is on: it knows what was prepared before, and the
+//	                    kubelet knows it; nothing waits for it
 //
 // Invariants: a condition that nobody has set does not hold; the node is ready when all
 // hold; a condition may be acted upon when all before it hold (Reached): so the runtime
@@ -38,6 +40,8 @@ const (
 	PlannerListening = "planner_listening"
 	PrimaryConf      = "primary_conf"
 	ConfPublished    = "conf_published"
+	// NetworkDriver is there where the network driver is on, and comes last: nothing waits for it.
+	NetworkDriver = "network_driver"
 )
 
 // Order lists the agent's conditions in the order of start-up.

@@ -6,6 +6,7 @@ package informed
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
 	"github.com/weftnet/weft/internal/cni/devices"
 	"github.com/weftnet/weft/internal/cni/fault"
@@ -31,6 +32,12 @@ func (s *Source) claimed(ctx context.Context, ref *plan.Pod) (map[string][]strin
 			return nil, err
 		}
 	}
+	_, driver := s.own(ref.UID)
+	for i := range claims {
+		if a := claims[i].Status.Allocation; a != nil {
+			a.Devices.Results = slices.DeleteFunc(a.Devices.Results, func(r devices.Result) bool { return driver != "" && r.Driver == driver })
+		}
+	}
 	var published []devices.Slice
 	for _, need := range devices.Slices(pod, claims) {
 		object := "ResourceSlices of node " + need.Node
@@ -45,6 +52,14 @@ func (s *Source) claimed(ctx context.Context, ref *plan.Pod) (map[string][]strin
 		}
 	}
 	return devices.FromClaims(pod, claims, published)
+}
+
+// own are the devices of the driver of this process, and its name.
+func (s *Source) own(podUID string) (drawn map[string][]string, driver string) {
+	if s.opts.Own == nil {
+		return nil, ""
+	}
+	return s.opts.Own(podUID)
 }
 
 // claims are the pod, as devices sees it, and its claims' names; a nil pod has none. A

@@ -58,6 +58,10 @@ type writer interface {
 // Options say where the host's files are.
 type Options struct {
 	KubeletDir string // of the device checkpoint
+	// Own gives the devices that the driver of that name, which runs in this very process, prepared
+	// for a pod, by the resource that a network draws them from. They are not looked for in
+	// ResourceSlices. Nil, or no name: there is no such driver.
+	Own func(podUID string) (drawn map[string][]string, driver string)
 }
 
 // Source implements planner.Source, planner.Refresher and planner.Reporter.
@@ -140,7 +144,8 @@ func (s *Source) Devices(ctx context.Context, pod *plan.Pod) (map[string][]strin
 	if err != nil {
 		return nil, err
 	}
-	return devices.Merge(fromKubelet, fromClaims), nil
+	own, _ := s.own(pod.UID)
+	return devices.Merge(fromKubelet, fromClaims, own), nil
 }
 
 // Warnings has none: an API server holds no half objects.

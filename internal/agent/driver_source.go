@@ -1,0 +1,158 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/weftnet/weft/internal/cni/devices"
+	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/informed"
+	"github.com/weftnet/weft/internal/cni/wire"
+	"github.com/weftnet/weft/internal/dra/handover"
+	"github.com/weftnet/weft/internal/dra/record"
+	"github.com/weftnet/weft/internal/host/journal"
+)
+
+func (d *networkDriver) made() *rooms {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.rooms
+}
+
+var errNotRecovered = errors.New("what was prepared before the agent's start is not known yet")
+
+// hasRecords says whether any claim was prepared: without, there is nothing to wait for.
+func (d *networkDriver) hasRecords() bool {
+	keys, err := journal.List(filepath.Join(d.cfg.StateDir, record.Devices))
+	return err == nil && len(keys) > 0
+}
+
+// source is the planner's: pods and networks of the caches, and the devices that pods claimed.
+type source struct {
+	*informed.Source
+	d *networkDriver
+}
+
+// Prepared implements planner.Handing.
+func (s source) Prepared(podUID string) ([]string, error) {
+	if r := s.d.made(); r != nil {
+		if err := s.d.elsewhere(r, podUID); err != nil {
+			return nil, err
+		}
+		return r.handover.Prepared(podUID)
+	}
+	if s.d.hasRecords() {
+		return nil, errNotRecovered
+	}
+	return nil, nil
+}
+
+// Handover implements planner.Handing.
+func (s source) Handover(ctx context.Context, req wire.HandoverRequest) error {
+	pod := fmt.Sprintf("pod %s/%s", req.PodNamespace, req.PodName)
+	r := s.d.made()
+	if r == nil {
+		return fault.New(fault.TryLater, pod, "", "claimed devices: %v", errNotRecovered)
+	}
+	_, err := hands{s.d, r}.Attach(ctx, handover.Sandbox{
+		PodUID: req.PodUID, ID: req.Sandbox.ContainerID, Namespace: req.Sandbox.Netns, Reserved: req.IfNames,
+	})
+	if err != nil {
+		return &fault.Fault{Code: fault.TryLater, Object: pod, Text: "claimed devices: " + err.Error(), Err: err}
+	}
+	return nil
+}
+
+// awaitRecovery waits, as long as for the caches, until it is known what was prepared before.
+func (d *networkDriver) awaitRecovery(ctx context.Context) error {
+	if !d.hasRecords() {
+		return nil
+	}
+	timer := time.NewTimer(syncWait)
+	defer timer.Stop()
+	select {
+	case <-d.recovered:
+		return nil
+	case <-timer.C:
+		return errNotRecovered
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// hands are the hand-over as the runtime and the planner call it.
+type hands struct {
+	d *networkDriver
+	r *rooms
+}
+
+// Attach implements what nri asks for.
+func (h hands) Attach(ctx context.Context, s handover.Sandbox) ([]handover.Given, error) {
+	if err := h.d.elsewhere(h.r, s.PodUID); err != nil {
+		return nil, err
+	}
+	return h.r.handover.Attach(ctx, s)
+}
+
+// Detach implements what nri asks for.
+func (h hands) Detach(ctx context.Context, sandboxID string) error {
+	return h.r.handover.Detach(ctx, sandboxID)
+}
+
+// Nodes implements what nri asks for.
+func (h hands) Nodes(podUID string) ([]string, error) { return h.r.handover.Nodes(podUID) }
+
+// elsewhere says that a claim of the pod is prepared for another one: the kubelet prepares a claim
+// once, and the second pod would start without its devices. It asks the caches alone.
+func (d *networkDriver) elsewhere(r *rooms, podUID string) error {
+	for _, row := range d.cluster.Pods() {
+		if row.UID != podUID || row.Claims == nil {
+			continue
+		}
+		var pod devices.Pod
+		if json.Unmarshal(row.Claims, &pod) != nil {
+			return nil // the API server's own
+		}
+		names, err := devices.Claims(&pod)
+		if err != nil {
+			return nil //nolint:nilerr // the copy is older than the claim: its pod is the only one so far
+		}
+		for _, name := range names {
+			claim := types.NamespacedName{Namespace: row.Namespace, Name: name}
+			if holder, held := r.claims.HeldFor(claim); held && holder != "" && string(holder) != podUID {
+				return fmt.Errorf("claim %s is prepared for the pod of UID %s, and a device can be in one pod only: delete one of the two", claim, holder)
+			}
+		}
+	}
+	return nil
+}
+
+// own implements informed.Options.Own: what was prepared for a pod, as a NAD draws it.
+func (d *networkDriver) own(podUID string) (drawn map[string][]string, name string) {
+	d.mu.Lock()
+	name = d.driver
+	d.mu.Unlock()
+	drawn = map[string][]string{}
+	for _, row := range d.store.OfPod(types.UID(podUID)) {
+		id := row.PreparedDevice.Attributes()[devices.DeviceIDAttribute]
+		if id.StringValue == nil || name == "" {
+			continue
+		}
+		resource := name + "/" + row.Pool
+		drawn[resource] = append(drawn[resource], *id.StringValue)
+	}
+	for _, ids := range drawn {
+		slices.Sort(ids)
+	}
+	return drawn, name
+}
