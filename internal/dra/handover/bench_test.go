@@ -134,6 +134,7 @@ func BenchmarkAttachWhilePreparesHang(b *testing.B) {
 }
 
 func benchAttach(b *testing.B, r *real) {
+	b.Helper()
 	path := kerneltest.NetnsThatGoes(b)
 	for b.Loop() {
 		_, err := r.h.Attach(b.Context(), sandboxAt("s1", path))

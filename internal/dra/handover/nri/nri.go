@@ -140,7 +140,7 @@ func (p *Plugin) within(ctx context.Context, f func(context.Context) error, late
 	hook, cancel := context.WithTimeoutCause(ctx, p.cfg.Limit, fmt.Errorf("it takes longer than %s", p.cfg.Limit))
 	done := make(chan error, 1)
 	var decided atomic.Bool // by whoever comes first: f that ended, or the hook that gave up
-	p.works.Go(func() {
+	p.works.Go(func() {     //nolint:contextcheck // what was begun is finished or undone, also when the hook is over
 		defer cancel()
 		// Between two links f sees that the time is over; inside the kernel's call it cannot.
 		ctx, cancel := context.WithTimeoutCause(p.life, p.cfg.Limit-p.cfg.Limit/reserve, fmt.Errorf("it takes longer than %s", p.cfg.Limit))
@@ -310,9 +310,16 @@ type quiet struct{ log *slog.Logger }
 
 var _ nrilog.Logger = quiet{}
 
+// Debugf implements nrilog.Logger.
 func (q quiet) Debugf(ctx context.Context, format string, args ...any) { q.say(ctx, format, args) }
-func (q quiet) Infof(ctx context.Context, format string, args ...any)  { q.say(ctx, format, args) }
-func (q quiet) Warnf(ctx context.Context, format string, args ...any)  { q.say(ctx, format, args) }
+
+// Infof implements nrilog.Logger.
+func (q quiet) Infof(ctx context.Context, format string, args ...any) { q.say(ctx, format, args) }
+
+// Warnf implements nrilog.Logger.
+func (q quiet) Warnf(ctx context.Context, format string, args ...any) { q.say(ctx, format, args) }
+
+// Errorf implements nrilog.Logger.
 func (q quiet) Errorf(ctx context.Context, format string, args ...any) { q.say(ctx, format, args) }
 
 func (q quiet) say(ctx context.Context, format string, args []any) {

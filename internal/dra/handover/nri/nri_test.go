@@ -95,7 +95,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "nri") // a short path: that of a socket has at most 107 bytes
+	dir, err := os.MkdirTemp("", "nri") //nolint:usetesting // a short path: that of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
