@@ -80,6 +80,7 @@ func (r *Registration) String() string { return "registration of " + r.cfg.Drive
 
 // registryDir and pluginDir are where the kubelet looks.
 func (r *Registration) registryDir() string { return filepath.Join(r.cfg.Dir, "plugins_registry") }
+
 func (r *Registration) pluginDir() string {
 	return filepath.Join(r.cfg.Dir, "plugins", r.cfg.Driver)
 }
@@ -112,7 +113,7 @@ func (r *Registration) Run(ctx context.Context) error {
 		r.log.Warn("kubelet does not know the driver", "driver", r.cfg.Driver, "attempts", attempts, "next", pause, "error", err)
 		wait(ctx, pause)
 	}
-	return nil
+	return nil //nolint:nilerr // the attempts' errors were reported
 }
 
 func wait(ctx context.Context, d time.Duration) {

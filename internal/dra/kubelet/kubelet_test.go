@@ -73,7 +73,7 @@ type rig struct {
 
 func start(t *testing.T, edit func(*kubelet.Config)) *rig {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "kubelet") // a short path: sockets have 107 bytes
+	dir, err := os.MkdirTemp("", "kubelet") //nolint:usetesting // a short path: that of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -199,7 +199,7 @@ func (w world) naive() (nodes, configs map[string]string) {
 	for _, c := range order {
 		free := true
 		for n := range w.nodes {
-			free = free && !(selects(c, n) && occupied[n])
+			free = free && (!selects(c, n) || !occupied[n])
 		}
 		_, err := metav1.LabelSelectorAsSelector(c.Selector)
 		wrong := c.Invalid != nil || err != nil

@@ -45,7 +45,7 @@ const (
 // Start runs a kubelet until the test ends.
 func Start(t testing.TB) *Kubelet {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "kubelet") // a short path: that of a socket has at most 107 bytes
+	dir, err := os.MkdirTemp("", "kubelet") //nolint:usetesting // a short path: that of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
