@@ -27,6 +27,7 @@ type fakeBench struct {
 }
 
 func newFake(t *testing.T, r rule) bench {
+	t.Helper()
 	b := &fakeBench{Machine: kerneltest.NewMachine()}
 	for i := range 2 {
 		b.AddPF(b.pf(i), fmt.Sprintf("ens%df0", i), 7)
@@ -115,11 +116,13 @@ func openMachine(t *testing.T) *kernel.Machine {
 }
 
 func newKernel(t *testing.T, _ rule) bench {
+	t.Helper()
 	return &realBench{Machine: openMachine(t)}
 }
 
 // newVFs gives the machine's PFs as many VFs as the rule wants, whatever the last rule left.
 func newVFs(t *testing.T, r rule) bench {
+	t.Helper()
 	b := &realBench{Machine: openMachine(t)}
 	all, err := b.Functions()
 	must(t, err)
