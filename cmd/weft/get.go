@@ -53,7 +53,11 @@ Exit codes: 0 listed, 1 nobody could be asked, 2 wrong usage.`,
 		"  weft get networks -n web\n  weft get networks -A -o json\n  weft get networks --socket /run/weft/debug.sock", o.agentNetworks, o.networks))
 	cmd.AddCommand(o.list("pods", "List pods: the networks they ask for or have, and whether their status has them all",
 		"  weft get pods -n web\n  weft get pods -A -o yaml\n  weft get pods --kubeconfig ~/.kube/config   # on a node: what the API server knows", o.agentPods, o.pods))
-	cmd.AddCommand(o.node())
+	cmd.AddCommand(o.list("devices", "List network devices: who has them, and of which pool",
+		"  weft get devices                    # on a node: also what is not offered\n  weft get devices --kubeconfig ~/.kube/config -o json", o.agentDevices, o.devices))
+	cmd.AddCommand(o.list("claims", "List the claims that have network devices, and the devices",
+		"  weft get claims\n  weft get claims -A -o yaml", o.agentClaims, o.claims))
+	cmd.AddCommand(o.configs(), o.node())
 	return cmd
 }
 
@@ -174,6 +178,77 @@ func (o *getOptions) pods(ctx context.Context, cmd *cobra.Command, client *rest.
 	}
 	notSeen(cmd.ErrOrStderr(), l.Unseen)
 	return o.write(cmd.OutOrStdout(), l, l.WriteTable)
+}
+
+func (o *getOptions) agentDevices(ctx context.Context, cmd *cobra.Command, agent *debug.Client, _ string) error {
+	l, err := inspect.AgentDevices(ctx, agent)
+	if err != nil {
+		return err
+	}
+	notSeen(cmd.ErrOrStderr(), l.Unseen)
+	return o.write(cmd.OutOrStdout(), l, l.WriteTable)
+}
+
+func (o *getOptions) agentClaims(ctx context.Context, cmd *cobra.Command, agent *debug.Client, namespace string) error {
+	l, err := inspect.AgentClaims(ctx, agent, namespace)
+	if err != nil {
+		return err
+	}
+	notSeen(cmd.ErrOrStderr(), l.Unseen)
+	return o.write(cmd.OutOrStdout(), l, l.WriteTable)
+}
+
+// devices have no namespace.
+func (o *getOptions) devices(ctx context.Context, cmd *cobra.Command, client *rest.Client, _ string) error {
+	l, err := inspect.Devices(ctx, client)
+	if err != nil {
+		return err
+	}
+	notSeen(cmd.ErrOrStderr(), l.Unseen)
+	return o.write(cmd.OutOrStdout(), l, l.WriteTable)
+}
+
+func (o *getOptions) claims(ctx context.Context, cmd *cobra.Command, client *rest.Client, namespace string) error {
+	l, err := inspect.Claims(ctx, client, namespace)
+	if err != nil {
+		return err
+	}
+	notSeen(cmd.ErrOrStderr(), l.Unseen)
+	return o.write(cmd.OutOrStdout(), l, l.WriteTable)
+}
+
+// configs are the API server's alone.
+func (o *getOptions) configs() *cobra.Command {
+	return &cobra.Command{
+		Use:     "configs",
+		Short:   "List the nodes' configurations of the network driver, and what became of them",
+		Example: "  weft get configs --kubeconfig ~/.kube/config\n  weft get configs -o json",
+		Args:    noArgs(""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			if o.socket != "" {
+				return &sandbox.UsageError{Err: errors.New("get configs asks an API server, not an agent: leave --socket out")}
+			}
+			ctx, cancel, err := o.context(cmd)
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			client, err := o.client()
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			l, err := inspect.Configs(ctx, client)
+			if err != nil {
+				return err
+			}
+			notSeen(cmd.ErrOrStderr(), l.Unseen)
+			return o.write(cmd.OutOrStdout(), l, l.WriteTable)
+		},
+	}
 }
 
 func notSeen(w io.Writer, texts []string) {

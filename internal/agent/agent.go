@@ -84,6 +84,7 @@ func New(cfg config.Config, version string, log *slog.Logger) (*Agent, error) {
 		made(err)
 		if err == nil {
 			a.debug.ServeTables(a.driver.store.Dump)
+			a.debug.ServeDriver(driverView{a.driver})
 		}
 	}
 	a.connect()

@@ -48,6 +48,8 @@ type Server struct {
 	now   func() time.Time
 	look  time.Duration
 	dump  func(io.Writer) error // nil: there are no tables
+
+	driver DriverView // nil: the network driver is off
 }
 
 // New makes a server for the socket path, whose folder must be there when it runs.
@@ -149,6 +151,8 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("GET /v1/pods", s.pods)
 	mux.HandleFunc("GET /v1/networks", s.networks)
 	mux.HandleFunc("GET /v1/statedb", s.statedb)
+	mux.HandleFunc("GET /v1/devices", s.devices)
+	mux.HandleFunc("GET /v1/claims", s.claims)
 	mux.HandleFunc("POST /v1/explain", s.explain)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, http.StatusNotFound, fmt.Sprintf("nothing is served at %s %.64q; this agent speaks version %d", r.Method, r.URL.Path, Version))

@@ -72,8 +72,14 @@ func ResourceClaims() Resource {
 	return Resource{"ResourceClaim", []string{"apis", "resource.k8s.io", "v1"}, "resourceclaims"}
 }
 
-func resourceSlices() Resource {
+// ResourceSlices are the devices that drivers offer; they have no namespace.
+func ResourceSlices() Resource {
 	return Resource{"ResourceSlice", []string{"apis", "resource.k8s.io", "v1"}, "resourceslices"}
+}
+
+// NodeConfigs are the nodes' configurations of the network driver; they have no namespace.
+func NodeConfigs() Resource {
+	return Resource{"CiliumNetworkDriverNodeConfig", []string{"apis", "cilium.io", "v2alpha1"}, "ciliumnetworkdrivernodeconfigs"}
 }
 
 // path is the path of objects of namespace ns ("" = all, or none).
@@ -130,7 +136,7 @@ func (c *Client) ResourceSlices(ctx context.Context, driver, node string) ([]Obj
 	if len(selectors) > 0 {
 		query.Set("fieldSelector", strings.Join(selectors, ","))
 	}
-	return c.list(ctx, resourceSlices(), "", query)
+	return c.list(ctx, ResourceSlices(), "", query)
 }
 
 // List lists the objects of a namespace, or with "" of all.
