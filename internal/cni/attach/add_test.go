@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -410,61 +409,6 @@ func TestManyNetworksAndALargeNAD(t *testing.T) {
 	r.wantClean()
 }
 
-// An ADD that comes while the agent is being replaced waits for the next one: for one that is
-// not there yet, and for one whose predecessor left a socket, or hangs up.
-func TestAgentComesBack(t *testing.T) {
-	for name, before := range map[string]func(t *testing.T, socket string){
-		"no socket": func(*testing.T, string) {},
-		"a stale socket": func(t *testing.T, socket string) {
-			t.Helper()
-			l := listenAt(t, socket)
-			l.SetUnlinkOnClose(false)
-			l.Close()
-		},
-		"one that ends": func(t *testing.T, socket string) {
-			t.Helper()
-			l := listenAt(t, socket)
-			go func() {
-				if conn, err := l.Accept(); err == nil {
-					conn.Close()
-				}
-				l.Close()
-			}()
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			socket := filepath.Join(r.dir, "agent.sock")
-			delete(r.conf, "manifests")
-			r.conf["agentSocket"] = socket
-			before(t, socket)
-			answered := make(chan answer, 1)
-			cmd := r.command("ADD")
-			go func() { answered <- r.finish(cmd) }()
-			// It waits, since it has been seen to find nobody.
-			r.await("the call to hold its record", func() bool { _, err := os.Stat(r.record()); return err == nil })
-			r.await("the earlier socket to be left", func() bool {
-				conn, err := net.Dial("unix", socket)
-				if err == nil {
-					conn.Close()
-				}
-				return err != nil
-			})
-			if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				t.Fatal(err)
-			}
-			l := listenAt(t, socket)
-			defer l.Close()
-			go serveAgent(l, unclaimed{claimed{r: r}})
-			if got := <-answered; got.status != 0 {
-				t.Errorf("ADD: %+v", got)
-			}
-			r.wantCalls("pa ADD eth0")
-			r.ok("DEL")
-		})
-	}
-}
-
 func listenAt(t *testing.T, path string) *net.UnixListener {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -472,46 +416,6 @@ func listenAt(t *testing.T, path string) *net.UnixListener {
 		t.Fatal(err)
 	}
 	return l
-}
-
-// The hands alone plan for a pod that asks for nothing, and say 11 for one that does.
-func TestAgentAway(t *testing.T) {
-	r := newRig(t)
-	delete(r.conf, "manifests")
-	r.conf["agentSocket"] = filepath.Join(r.dir, "no.sock")
-	r.conf["timeout"] = "2s" // of which it waits for an agent a quarter
-	r.conf["capabilities"] = map[string]bool{"io.kubernetes.cri.pod-annotations": true}
-	given := func(a map[string]string) {
-		r.conf["runtimeConfig"] = map[string]any{"io.kubernetes.cri.pod-annotations": a}
-	}
-	given(map[string]string{"app": "x"})
-	r.ok("ADD")
-	r.wantCalls("pa ADD eth0")
-	r.ok("DEL")
-	r.wantCalls("pa DEL eth0")
-	given(map[string]string{networks: " "})
-	r.ok("ADD")
-	r.ok("DEL")
-	r.calls()
-
-	given(map[string]string{networks: "neta"})
-	r.fails(11, "agent", "ADD")
-	given(map[string]string{"v1.multus-cni.io/default-network": "neta"})
-	r.fails(11, "agent", "ADD")
-	given(map[string]string{})
-	r.conf["defaultNetworks"], r.conf["clusterNetwork"] = []string{"cn"}, "cn"
-	r.fails(11, "agent", "ADD")
-	delete(r.conf, "clusterNetwork")
-	delete(r.conf, "defaultNetworks")
-	delete(r.conf, "runtimeConfig")
-	r.fails(11, "agent", "ADD")
-
-	// A device that is prepared for the pod is the agent's to move.
-	given(map[string]string{})
-	r.write(filepath.Join(r.state, "devices", "claim.jsonl"), "{\n")
-	r.fails(11, "agent", "ADD")
-	r.wantCalls()
-	r.wantClean()
 }
 
 // Without anything that leads to Kubernetes the conf's own delegates are attached.
