@@ -105,23 +105,27 @@ type image struct {
 }
 
 // newImage looks at the programs and computes what the archive will be.
-func newImage(name string, paths []string) (*image, error) {
+func newImage(name string, args []string) (*image, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
+	paths, aliases := split(args)
 	programs, err := inspect(paths)
+	if err == nil {
+		err = check(aliases, programs)
+	}
 	if err != nil {
 		return nil, err
 	}
 	img := &image{name: name, arch: programs[0].arch}
-	if img.layer, err = newBlob(func(w io.Writer) error { return writeLayer(w, programs) }); err != nil {
+	if img.layer, err = newBlob(func(w io.Writer) error { return writeLayer(w, programs, aliases) }); err != nil {
 		return nil, err
 	}
 	img.config, err = jsonBlob(map[string]any{
 		"created":      epoch(),
 		"architecture": img.arch,
 		"os":           "linux",
-		"config":       map[string]any{"Entrypoint": []string{"/" + programs[0].name}, "WorkingDir": "/"},
+		"config":       map[string]any{"Entrypoint": []string{"/" + programs[0].name}, "WorkingDir": "/", "Env": []string{"PATH=/"}},
 		"rootfs":       map[string]any{"type": "layers", "diff_ids": []string{img.layer.digest}},
 	})
 	if err != nil {
@@ -198,12 +202,19 @@ func writeBlob(archive *tar.Writer, name string, b blob) error {
 	return nil
 }
 
-// writeLayer writes the image's root: the programs and nothing else.
-func writeLayer(w io.Writer, programs []program) error {
+// writeLayer writes the image's root: the programs, their other names and nothing else.
+func writeLayer(w io.Writer, programs []program, aliases []alias) error {
 	layer := tar.NewWriter(w)
 	for _, p := range programs {
 		if err := p.writeTo(layer); err != nil {
 			return err
+		}
+	}
+	for _, a := range aliases {
+		h := header(a.name, 0, 0o777)
+		h.Typeflag, h.Linkname = tar.TypeSymlink, a.of
+		if err := layer.WriteHeader(h); err != nil {
+			return fmt.Errorf("write alias %s: %w", a.name, err)
 		}
 	}
 	return layer.Close()

@@ -310,3 +310,30 @@ func TestNothingHalfWritten(t *testing.T) {
 		t.Error("wrote below a file")
 	}
 }
+
+// TestAlias: another name of a program is a link to it; of one that is not there, or with a name that
+// is taken, there is no image.
+func TestAlias(t *testing.T) {
+	first := compile(t, "first", "amd64")
+	files := unpack(t, pack(t, reference, first, "other=first"), 0o644)
+	manifest := decode[struct{ Layers []descriptor }](t, files, blobOf(t, files, decode[struct{ Manifests []descriptor }](t, files, "index.json").Manifests[0]))
+	links := map[string]string{}
+	for r := tar.NewReader(bytes.NewReader(files[blobOf(t, files, manifest.Layers[0])])); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		links[h.Name] = h.Linkname
+	}
+	if d := cmp.Diff(map[string]string{"first": "", "other": "first"}, links); d != "" {
+		t.Errorf("root (-want +got):\n%s", d)
+	}
+	for _, wrong := range []string{"other=second", "first=first", "=first", "..=first"} {
+		if err := run(filepath.Join(t.TempDir(), "image.tar"), reference, []string{first, wrong}, io.Discard); err == nil || !strings.Contains(err.Error(), wrong) {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+}

@@ -5,10 +5,10 @@
 // import", "podman load" and "docker load" read. It needs no registry, no base image and no
 // container tool:
 //
-//	go run ./build/image -o bin/weft.tar bin/weft-agent bin/weft-cni bin/weft
+//	go run ./build/image -o bin/weft.tar bin/weft-agent bin/weft-cni bin/weft cilium-dbg=weft
 //
 // Each program becomes a file in the root of an otherwise empty file system; the first one is
-// the entry point. The archive is an OCI image layout that holds Docker's manifest besides.
+// the entry point, NAME=PROGRAM gives one another name besides, and all are found by their names. The archive is an OCI image layout that holds Docker's manifest besides.
 //
 // Invariants: the same programs and the same name give the same bytes, on any machine and at
 // any time; a program that would not start in the image (it asks for a dynamic loader, or is
@@ -31,7 +31,7 @@ func main() {
 	out := flag.String("o", "", "the archive to write")
 	name := flag.String("name", "localhost/weft/weft:dev", "the image's `reference`, with registry and tag")
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "Usage: image -o ARCHIVE [-name REFERENCE] PROGRAM...")
+		fmt.Fprintln(os.Stderr, "Usage: image -o ARCHIVE [-name REFERENCE] PROGRAM... [NAME=PROGRAM...]")
 		flag.PrintDefaults()
 	}
 	flag.Parse()

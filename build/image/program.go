@@ -11,11 +11,48 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
+	"slices"
 )
 
 // program is a file that will be in the image's root.
 type program struct {
 	path, name, arch string
+}
+
+// alias is another name of a program in the image.
+type alias struct{ name, of string }
+
+// split tells the programs' paths from the aliases, NAME=PROGRAM, among the arguments.
+func split(args []string) (paths []string, aliases []alias) {
+	for _, arg := range args {
+		name, of, is := strings.Cut(arg, "=")
+		if is && !strings.Contains(name, "/") {
+			aliases = append(aliases, alias{name, of})
+			continue
+		}
+		paths = append(paths, arg)
+	}
+	return paths, aliases
+}
+
+// check joins everything that is wrong with aliases of programs.
+func check(aliases []alias, programs []program) error {
+	var faults []error
+	taken := map[string]bool{}
+	for _, p := range programs {
+		taken[p.name] = true
+	}
+	for _, a := range aliases {
+		if !slices.ContainsFunc(programs, func(p program) bool { return p.name == a.of }) {
+			faults = append(faults, fmt.Errorf("alias %s=%s: the image has no program %s", a.name, a.of, a.of))
+		}
+		if a.name == "" || a.name == "." || a.name == ".." || taken[a.name] {
+			faults = append(faults, fmt.Errorf("alias %s=%s: the name is taken, or none", a.name, a.of))
+		}
+		taken[a.name] = true
+	}
+	return errors.Join(faults...)
 }
 
 // inspect looks at all programs and joins everything that is wrong with them.

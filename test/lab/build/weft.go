@@ -27,6 +27,6 @@ func (b Builder) Weft(ctx context.Context) (Set, error) {
 // WeftImage packs them as the image that deploy/ names.
 func (b Builder) WeftImage(ctx context.Context, archive string, weft Set) error {
 	_, err := b.goCommand(ctx, b.Root, []string{"CGO_ENABLED=0"}, "run", "-mod=readonly", "-buildvcs=false",
-		"./build/image", "-o", archive, weft.Path("weft-agent"), weft.Path("weft-cni"), weft.Path("weft"))
+		"./build/image", "-o", archive, weft.Path("weft-agent"), weft.Path("weft-cni"), weft.Path("weft"), "cilium-dbg=weft")
 	return err
 }
