@@ -48,7 +48,7 @@ type Agent struct {
 // New makes an agent of a version. It touches nothing; the error joins every fault of the
 // configuration, each with its key.
 func New(cfg config.Config, version string, log *slog.Logger) (*Agent, error) {
-	a := &Agent{cfg: cfg, version: version, log: log, ready: readiness.New(time.Now, readiness.Order()...)}
+	a := &Agent{cfg: cfg, version: version, log: log, ready: readiness.New(time.Now, conditions(cfg)...)}
 	var faults []error
 	made := func(err error) {
 		if err != nil {
@@ -89,6 +89,14 @@ func New(cfg config.Config, version string, log *slog.Logger) (*Agent, error) {
 	}
 	a.connect()
 	return a, errors.Join(faults...)
+}
+
+// conditions are those of readiness: of an agent that only serves claims, nothing of the CNI part.
+func conditions(cfg config.Config) []string {
+	if cfg.CNI.Enabled {
+		return readiness.Order()
+	}
+	return []string{readiness.RecordsLoaded}
 }
 
 const (
@@ -136,8 +144,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.driver != nil {
 		g.goBack(a.driver)
 	}
-	g.goFront(a.planner)
-	g.goFront(a.publisher)
+	if a.cfg.CNI.Enabled {
+		g.goFront(a.planner)
+		g.goFront(a.publisher)
+	}
 	err := g.wait(func(reason string) {
 		a.ready.Stop(reason)
 		a.log.Info("agent ends", "reason", reason)
@@ -150,8 +160,11 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // inspect serves the debug socket once the planner's is this agent's: of two agents on one
-// node, the second must not take the first one's.
+// node, the second must not take the first one's. Without the CNI part there is no such socket.
 func (a *Agent) inspect(ctx context.Context) error {
+	if !a.cfg.CNI.Enabled {
+		return a.debug.Run(ctx)
+	}
 	select {
 	case <-a.planner.Ready():
 		return a.debug.Run(ctx)

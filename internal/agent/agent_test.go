@@ -96,7 +96,7 @@ func TestMendedNetwork(t *testing.T) {
 // TestWrongConfiguration: every fault is told, the exit code is 2, and nothing is made.
 func TestWrongConfiguration(t *testing.T) {
 	r := newRig(t)
-	r.config["nodeName"], r.config["unknown"], r.config["networkDriver"] = "A", true, map[string]any{"enabled": true}
+	r.config["nodeName"], r.config["unknown"], r.config["networkDriver"] = "A", true, map[string]any{"enabled": "perhaps"}
 	for _, command := range []string{"run", "check-config", "install", "uninstall"} {
 		cmd := r.command(command)
 		out, _ := cmd.CombinedOutput()

@@ -13,7 +13,8 @@
 // Invariants: New touches nothing, so that a wrong configuration leaves the node as it was;
 // a component that fails ends the process, which the DaemonSet starts anew, and nothing
 // that an API server does makes one fail; the published configuration and the records
-// outlive the process.
+// outlive the process. Of the network driver nothing ends the agent, nor disturbs pods
+// without claims: what of it fails is told and tried again.
 //
 // It must not hold logic: what is to be decided is decided in the rooms.
 //

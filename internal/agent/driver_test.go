@@ -4,6 +4,7 @@
 package agent_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,11 +32,34 @@ func TestNetworkDriver(t *testing.T) {
 		"enabled": true, "kubeletDir": kubelet.Dir(), "nriSocket": filepath.Join(r.dir, "nri.sock"), "sysfs": sysfs,
 	}
 	r.start()
-	kubelet.WaitFor("old.example.com") // its last good one
 	r.server.Apply(`{"apiVersion":"cilium.io/v2alpha1","kind":"CiliumNetworkDriverNodeConfig","metadata":{"name":"n1"},
 		"spec":{"pools":[{"name":"vfs","filter":{"deviceManagers":["sr-iov"]}}],"deviceManagerConfigs":{"sriov":{"enabled":true}}}}`)
 	kubelet.WaitFor("networkdriver.cilium.io")
 	if log := r.agent.log.String(); !strings.Contains(log, "kubelet knows the driver") {
 		t.Error(log)
 	}
+}
+
+// TestDriverAlone: without the CNI part nothing is published and nobody plans, and the agent is ready.
+func TestDriverAlone(t *testing.T) {
+	r := newRig(t)
+	kubelet := kubelettest.Start(t)
+	r.config["cni"].(map[string]any)["enabled"] = false
+	r.config["networkDriver"] = map[string]any{
+		"enabled": true, "kubeletDir": kubelet.Dir(), "nriSocket": filepath.Join(r.dir, "nri.sock"), "sysfs": r.dir,
+	}
+	r.startReady()
+	if got := r.read(r.published()); got != "" {
+		t.Errorf("published is %s", got)
+	}
+	if _, err := os.Stat(filepath.Join(r.dir, "run", "agent.sock")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the planner's socket: %v", err)
+	}
+	if devices, err := r.debug().Devices(t.Context()); err != nil || len(devices.Devices) != 0 {
+		t.Errorf("devices: %+v, %v", devices, err)
+	}
+	if claims, err := r.debug().Claims(t.Context(), ""); err != nil || len(claims.Claims) != 0 {
+		t.Errorf("claims: %+v, %v", claims, err)
+	}
+	r.stop()
 }

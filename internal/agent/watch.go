@@ -20,6 +20,9 @@ const behindEvery = time.Second
 // watch tells readiness what holds, until ctx ends.
 func (a *Agent) watch(ctx context.Context) error {
 	records, caches, listening := a.observer.Synced(), a.cluster.Synced(), a.planner.Ready()
+	if !a.cfg.CNI.Enabled {
+		caches, listening = nil, nil // conditions that there are not
+	}
 	ticker := time.NewTicker(behindEvery)
 	defer ticker.Stop()
 	for {
