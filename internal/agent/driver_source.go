@@ -121,7 +121,7 @@ func (d *networkDriver) elsewhere(r *rooms, podUID string) error {
 		}
 		var pod devices.Pod
 		if json.Unmarshal(row.Claims, &pod) != nil {
-			return nil // the API server's own
+			return nil //nolint:nilerr // the API server's own
 		}
 		names, err := devices.Claims(&pod)
 		if err != nil {
