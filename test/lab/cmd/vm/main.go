@@ -40,6 +40,7 @@ func suites() []suite {
 		{pkg: "internal/host/kernel", old: true},
 		{pkg: "internal/dra/sriov"},
 		{pkg: "internal/dra/dummy"},
+		{pkg: "internal/dra/handover"},
 	}
 }
 
