@@ -145,8 +145,10 @@ func (r *Registration) once(ctx context.Context, attempt int) (registered bool, 
 	}
 	defer helper.Stop()
 	defer r.withdraw()
-	defer stop() // before the helper waits for its calls
-	return r.hold(ctx, helper, news, attempt)
+	var publishing sync.WaitGroup
+	defer publishing.Wait()
+	defer stop() // before the helper, and what is being published, is waited for
+	return r.hold(ctx, helper, news, attempt, &publishing)
 }
 
 func (r *Registration) start(life context.Context, news chan<- *registerapi.RegistrationStatus) (*kubeletplugin.Helper, error) {
@@ -175,7 +177,7 @@ func (r *Registration) start(life context.Context, news chan<- *registerapi.Regi
 }
 
 // hold waits for the kubelet's word, and then until the sockets are of no use any more.
-func (r *Registration) hold(ctx context.Context, helper *kubeletplugin.Helper, news <-chan *registerapi.RegistrationStatus, attempt int) (registered bool, err error) {
+func (r *Registration) hold(ctx context.Context, helper *kubeletplugin.Helper, news <-chan *registerapi.RegistrationStatus, attempt int, publishing *sync.WaitGroup) (registered bool, err error) {
 	made, err := r.identities()
 	if err != nil {
 		return false, err
@@ -196,7 +198,8 @@ func (r *Registration) hold(ctx context.Context, helper *kubeletplugin.Helper, n
 			late.Stop()
 			r.log.Info("kubelet knows the driver", "driver", r.cfg.Driver, "attempts", attempt)
 			r.cfg.Report(Status{Registered: true, Attempts: attempt})
-			r.publishBy(ctx, helper)
+			// The helper's first answer comes when the API server is there.
+			publishing.Go(func() { r.publishBy(ctx, helper) })
 		case <-late.C:
 			return false, fmt.Errorf("kubelet did not ask within %s", r.cfg.Timeout)
 		case <-look.C:
