@@ -100,9 +100,13 @@ e2e: ## run the scenarios with real pods on real nodes (NODES=1)
 
 VM := cd $(LAB) && $(GO) run $(MODE) ./cmd/vm
 
+.PHONY: vm-install
+vm-install: ## install what that machine needs, as root on Debian 12: QEMU of the backports
+	$(VM) install
+
 .PHONY: vm-test
 vm-test: ## run the tests that need real SR-IOV hardware, in an emulated machine that has it
-	$(VM) test
+	$(VM) test $(VMFLAGS)
 
 .PHONY: vm-shell
 vm-shell: ## a shell in that machine

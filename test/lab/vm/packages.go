@@ -38,7 +38,7 @@ const Qemu = "qemu-system-x86_64"
 type MissingError struct{ What string }
 
 func (e *MissingError) Error() string {
-	return e.What + " is missing; as root on Debian 12: cd test/lab && go run ./cmd/vm install"
+	return e.What + " is missing; as root on Debian 12: make vm-install"
 }
 
 // Store is where kernels and images are kept.
