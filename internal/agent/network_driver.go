@@ -221,7 +221,7 @@ func (d *networkDriver) make() (r *rooms, err error) {
 	}
 	r.nri = nri.New(nri.Config{
 		Socket: d.cfg.NetworkDriver.NRISocket, Name: v2alpha1.DefaultDriverName, Hands: hands{d, r},
-		Without: d.without(r), Connected: d.numbers.Runtime, Log: d.log,
+		Without: d.without(r), Connected: d.connected(r), Log: d.log,
 	})
 	return r, nil
 }
@@ -249,6 +249,21 @@ func (d *networkDriver) makeDriver(r *rooms, api kubernetes.Interface, asked *cl
 		Registered: d.registered,
 		Log:        d.log,
 	})
+}
+
+// connected notes that the runtime's NRI comes and goes. Where weft-cni does not hand devices over it
+// is the only way that they have, and the configuration's status says that it is missing.
+func (d *networkDriver) connected(r *rooms) func(bool) {
+	note := func(there bool) {
+		d.numbers.Runtime(there)
+		var err error
+		if !there && !d.cfg.CNI.Enabled {
+			err = fmt.Errorf("it is not there: pods would start without their devices (NRI has to be enabled in the runtime, with the socket %s)", d.cfg.NetworkDriver.NRISocket)
+		}
+		r.driver.Report("the runtime's NRI", err)
+	}
+	note(false)
+	return note
 }
 
 // without tells of a pod that runs without a device that it claimed.

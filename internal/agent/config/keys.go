@@ -71,7 +71,7 @@ func cniFields() []field {
 	binDir := func(c *Config) *string { return &c.CNI.BinDir }
 	kubelet := func(c *Config) *string { return &c.CNI.KubeletDir }
 	return []field{
-		{Key{"cni.enabled", "true", "attach the networks that pods ask for by annotation"}, flag(func(c *Config) *bool { return &c.CNI.Enabled }), checkEnabled},
+		{Key{"cni.enabled", "true", "attach the networks that pods ask for by annotation; without it nothing is published and nobody plans, and devices that pods claim are handed over through the runtime's NRI"}, flag(func(c *Config) *bool { return &c.CNI.Enabled }), checkEnabled},
 		{Key{"cni.confDir", "/etc/cni/net.d", "where the runtime looks for its CNI configuration: the primary one is found there, and Weft's is published there"}, text(confDir), absolute(confDir, false)},
 		{Key{"cni.confName", "00-weft.conflist", "file name of the published configuration; it must come before every other one"}, text(func(c *Config) *string { return &c.CNI.ConfName }), checkConfName},
 		{Key{"cni.primaryConf", "(found by content)", "file of the primary configuration"}, text(primary), absolute(primary, true)},

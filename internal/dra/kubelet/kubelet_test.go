@@ -330,3 +330,23 @@ func TestNoRegistry(t *testing.T) {
 	r.register(&registerapi.RegistrationStatus{PluginRegistered: true})
 	r.until("registered", registered)
 }
+
+// While the API server answers nothing the publisher waits for it, the kubelet can still call, and
+// the registration ends when it is told to.
+func TestEndWithoutServer(t *testing.T) {
+	r := start(t, func(c *kubelet.Config) {
+		c.Client.(*fake.Clientset).PrependReactor("list", "resourceslices", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("nobody answers")
+		})
+	})
+	if err := r.r.Publish(t.Context(), pools("n1/a")); err != nil {
+		t.Fatal(err)
+	}
+	r.register(&registerapi.RegistrationStatus{PluginRegistered: true})
+	r.until("registered", registered)
+	client := drapb.NewDRAPluginClient(r.dial(r.sockets()[1]))
+	if _, err := client.NodeUnprepareResources(t.Context(), &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{{Uid: "u", Name: "c", Namespace: "ns"}}}); err != nil {
+		t.Fatal(err)
+	}
+	<-r.plugin.unprepared
+}
