@@ -220,7 +220,7 @@ func (d *networkDriver) make() (r *rooms, err error) {
 		return nil, err
 	}
 	r.nri = nri.New(nri.Config{
-		Socket: d.cfg.NetworkDriver.NRISocket, Name: v2alpha1.DefaultDriverName, Hands: hands{d, r},
+		Socket: d.cfg.NetworkDriver.NRISocket, Name: v2alpha1.DefaultDriverName, Hands: hands{d, r}, Known: d.recovered,
 		Without: d.without(r), Connected: d.connected(r), Log: d.log,
 	})
 	return r, nil
