@@ -13,6 +13,7 @@ import (
 
 	"github.com/weftnet/weft/api/v2alpha1"
 	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/dra/rescan"
 	"github.com/weftnet/weft/internal/host/kernel"
 )
 
@@ -44,7 +45,7 @@ type Config struct {
 // Manager is the device.Manager of dummy links.
 type Manager struct {
 	conf   Config
-	signal chan struct{} // something changed
+	signal rescan.Signal // something changed
 
 	mu   sync.Mutex
 	spec v2alpha1.DummyConfig
@@ -63,7 +64,7 @@ func New(conf Config) *Manager {
 	if conf.Interval <= 0 {
 		conf.Interval = 30 * time.Second
 	}
-	return &Manager{conf: conf, spec: conf.Spec, signal: make(chan struct{}, 1)}
+	return &Manager{conf: conf, spec: conf.Spec, signal: rescan.NewSignal()}
 }
 
 // Type is device.Dummy.
@@ -79,12 +80,7 @@ func (m *Manager) Configure(spec v2alpha1.DummyConfig) {
 }
 
 // Rescan has Run look at everything again, soon.
-func (m *Manager) Rescan() {
-	select {
-	case m.signal <- struct{}{}:
-	default: // it is about to look anyway
-	}
-}
+func (m *Manager) Rescan() { m.signal.Raise() }
 
 func (m *Manager) configured() v2alpha1.DummyConfig {
 	m.mu.Lock()

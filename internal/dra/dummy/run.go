@@ -15,15 +15,13 @@ import (
 
 	"github.com/weftnet/weft/api/v2alpha1"
 	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/dra/rescan"
 	"github.com/weftnet/weft/internal/host/kernel"
 )
 
 const (
 	// quiet is how long signals are collected before the next look.
 	quiet = 250 * time.Millisecond
-	// firstRetry and lastRetry bound the pauses between attempts to follow the kernel.
-	firstRetry = time.Second
-	lastRetry  = time.Minute
 	// probe is the link that Run makes and removes at once, to know whether the kernel has dummy links.
 	probe = "weft-try-dummy"
 )
@@ -34,54 +32,29 @@ type runner struct {
 
 	publish   func([]device.Device)
 	published []string // nil before the first time
-	reported  map[string]string
+	problems  rescan.Problems
 	able      bool // the kernel makes dummy links
 }
 
 // Run publishes the devices at once, and again when the configuration or the host's links changed.
 func (m *Manager) Run(ctx context.Context, publish func([]device.Device)) error {
-	r := &runner{Manager: m, publish: publish, reported: map[string]string{}}
+	r := &runner{Manager: m, publish: publish}
 	var watching sync.WaitGroup
 	watching.Go(func() { m.watch(ctx) })
 	defer watching.Wait()
 	for {
 		r.pass()
-		if !wait(ctx, m.signal, m.conf.Interval) || !wait(ctx, nil, quiet) {
+		if !m.signal.Await(ctx, m.conf.Interval, quiet) {
 			return nil
 		}
-		select {
-		case <-m.signal: // answered by the same look
-		default:
-		}
 	}
-}
-
-// wait is false when ctx ended.
-func wait(ctx context.Context, signal <-chan struct{}, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-signal:
-	case <-timer.C:
-	}
-	return ctx.Err() == nil
 }
 
 // watch has the kernel's signals cause a look. Without them Interval does.
 func (m *Manager) watch(ctx context.Context) {
-	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
-		err := m.conf.Kernel.Watch(ctx, m.Rescan)
-		if ctx.Err() != nil {
-			return
-		}
+	m.signal.Follow(ctx, m.conf.Kernel.Watch, func(err error) {
 		m.conf.Log.Warn("changes of links are seen late", "interval", m.conf.Interval, "error", err)
-		if !wait(ctx, nil, pause) {
-			return
-		}
-		m.Rescan() // what happened meanwhile was not told
-	}
+	})
 }
 
 // pass looks at everything once.
@@ -178,18 +151,12 @@ func byNumber(a, b string) int {
 
 // report tells of each problem once, and of its end.
 func (r *runner) report(problems map[string]error) {
-	for name, err := range problems {
-		if r.reported[name] != err.Error() {
-			r.reported[name] = err.Error()
+	r.problems.Tell(problems, func(name string, err error) {
+		if err != nil {
 			r.conf.Log.Warn("dummy links are not offered as configured", "device", name, "error", err)
-			r.conf.Report(name, err)
-		}
-	}
-	for name := range r.reported {
-		if _, ok := problems[name]; !ok {
-			delete(r.reported, name)
+		} else {
 			r.conf.Log.Info("dummy links are offered as configured again", "device", name)
-			r.conf.Report(name, nil)
 		}
-	}
+		r.conf.Report(name, err)
+	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weftnet/weft/api/v2alpha1"
 	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/dra/rescan"
 	"github.com/weftnet/weft/internal/host/kernel"
 )
 
@@ -58,7 +59,7 @@ type Config struct {
 // Manager is the device.Manager of virtual functions.
 type Manager struct {
 	conf   Config
-	signal chan struct{} // something changed
+	signal rescan.Signal // something changed
 
 	mu       sync.Mutex
 	spec     v2alpha1.SRIOVConfig
@@ -83,7 +84,7 @@ func New(conf Config) *Manager {
 		conf.Interval = 30 * time.Second
 	}
 	return &Manager{
-		conf: conf, spec: conf.Spec, signal: make(chan struct{}, 1),
+		conf: conf, spec: conf.Spec, signal: rescan.NewSignal(),
 		resizing: map[kernel.PCIAddr]bool{}, taken: map[kernel.PCIAddr]time.Time{},
 	}
 }
@@ -101,12 +102,7 @@ func (m *Manager) Configure(spec v2alpha1.SRIOVConfig) {
 }
 
 // Rescan has Run look at everything again, soon.
-func (m *Manager) Rescan() {
-	select {
-	case m.signal <- struct{}{}:
-	default: // it is about to look anyway
-	}
-}
+func (m *Manager) Rescan() { m.signal.Raise() }
 
 func (m *Manager) configured() v2alpha1.SRIOVConfig {
 	m.mu.Lock()

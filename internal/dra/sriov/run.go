@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/dra/rescan"
 	"github.com/weftnet/weft/internal/host/kernel"
 )
 
@@ -33,7 +34,7 @@ type runner struct {
 
 	publish   func([]device.Device)
 	published []Device // nil before the first time
-	reported  map[string]string
+	problems  rescan.Problems
 	busy      map[kernel.PCIAddr]int    // PFs whose VFs are being made now, and how many
 	fresh     map[kernel.PCIAddr]*fresh // those, and PFs whose VFs were made and are awaited
 	retries   map[kernel.PCIAddr]retry
@@ -59,7 +60,7 @@ type retry struct {
 // just made are published when they have their links, at the latest after settleFor.
 func (m *Manager) Run(ctx context.Context, publish func([]device.Device)) error {
 	r := &runner{
-		Manager: m, publish: publish, reported: map[string]string{},
+		Manager: m, publish: publish,
 		busy: map[kernel.PCIAddr]int{}, fresh: map[kernel.PCIAddr]*fresh{}, retries: map[kernel.PCIAddr]retry{},
 		finished: map[kernel.PCIAddr]error{},
 	}
@@ -69,46 +70,17 @@ func (m *Manager) Run(ctx context.Context, publish func([]device.Device)) error 
 		start := time.Now()
 		due := r.pass(start)
 		took := time.Since(start)
-		if !wait(ctx, m.signal, time.Until(due)) {
+		if !m.signal.Await(ctx, time.Until(due), max(quiet, share*took)) {
 			return nil
 		}
-		// Signals that come in this pause are answered by the same look.
-		if !wait(ctx, nil, max(quiet, share*took)) {
-			return nil
-		}
-		select {
-		case <-m.signal:
-		default:
-		}
 	}
-}
-
-// wait is false when ctx ended.
-func wait(ctx context.Context, signal <-chan struct{}, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-signal:
-	case <-timer.C:
-	}
-	return ctx.Err() == nil
 }
 
 // watch has the kernel's signals cause a look. Without them Interval does.
 func (m *Manager) watch(ctx context.Context) {
-	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
-		err := m.conf.Kernel.Watch(ctx, m.Rescan)
-		if ctx.Err() != nil {
-			return
-		}
+	m.signal.Follow(ctx, m.conf.Kernel.Watch, func(err error) {
 		m.conf.Log.Warn("changes of network devices are seen late", "interval", m.conf.Interval, "error", err)
-		if !wait(ctx, nil, pause) {
-			return
-		}
-		m.Rescan() // what happened meanwhile was not told
-	}
+	})
 }
 
 // pass looks at everything once, and says when to look again at the latest.
@@ -169,18 +141,12 @@ func (r *runner) publishIfChanged(devices []Device) {
 
 // report tells of each problem once, and of its end.
 func (r *runner) report(problems map[string]error) {
-	for name, err := range problems {
-		if r.reported[name] != err.Error() {
-			r.reported[name] = err.Error()
+	r.problems.Tell(problems, func(name string, err error) {
+		if err != nil {
 			r.conf.Log.Warn("a physical function is not as configured", "pf", name, "error", err)
-			r.conf.Report(name, err)
-		}
-	}
-	for name := range r.reported {
-		if _, ok := problems[name]; !ok {
-			delete(r.reported, name)
+		} else {
 			r.conf.Log.Info("a physical function is as configured again", "pf", name)
-			r.conf.Report(name, nil)
 		}
-	}
+		r.conf.Report(name, err)
+	})
 }
