@@ -156,7 +156,9 @@ func (r *rig) hasDevice(pod string) {
 // eventOf is event for those of another component.
 func (r *rig) eventOf(component, pod string, parts ...string) {
 	r.t.Helper()
-	r.anyEvent(func(e corev1.Event) bool { return e.Source.Component == component || e.ReportingController == component }, pod, parts)
+	r.anyEvent(func(e corev1.Event) bool {
+		return e.Source.Component == component || e.ReportingController == component
+	}, pod, parts)
 }
 
 // condition waits until the node's configuration has a condition whose message has all the parts.
