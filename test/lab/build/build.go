@@ -183,18 +183,26 @@ func (r recipe) hash() (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// lock is a file's, so it ends with the process that holds it.
+// lock has one process at a time build what has that name.
 func (b Builder) lock(ctx context.Context, name string) (unlock func(), err error) {
-	if err := os.MkdirAll(b.Cache(), 0o755); err != nil {
+	return Lock(ctx, b.Cache(), name, func() {
+		fmt.Fprintf(b.Progress, "lab: waiting for another process that builds %s\n", name)
+	})
+}
+
+// Lock waits, until ctx ends, for the lock of a name in a directory, which it makes. It is a file's,
+// so it ends with the process that holds it. Waiting is called once when another one does.
+func Lock(ctx context.Context, dir, name string, waiting func()) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(b.Cache(), name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	f, err := os.OpenFile(filepath.Join(dir, name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	for told := false; ; {
+	for told := false; ; told = true {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return func() { f.Close() }, nil
@@ -204,13 +212,12 @@ func (b Builder) lock(ctx context.Context, name string) (unlock func(), err erro
 			return nil, &fs.PathError{Op: "lock", Path: f.Name(), Err: err}
 		}
 		if !told {
-			fmt.Fprintf(b.Progress, "lab: waiting for another process that builds %s\n", name)
-			told = true
+			waiting()
 		}
 		select {
 		case <-ctx.Done():
 			f.Close()
-			return nil, context.Cause(ctx)
+			return nil, fmt.Errorf("wait for %s: %w", f.Name(), context.Cause(ctx))
 		case <-tick.C:
 		}
 	}

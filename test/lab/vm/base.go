@@ -12,8 +12,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,8 +26,6 @@ type baseImage struct {
 	path    string
 	modules []string // where their files are in it, in the order in which they are loaded
 }
-
-func mapKeys[M ~map[K]V, K comparable, V any](m M) iter.Seq[K] { return maps.Keys(m) }
 
 // base makes the ELF kernel and the initramfs, or finds them.
 func (s Store) base(ctx context.Context, k Kernel, names []string) (kernel string, base baseImage, err error) {

@@ -15,8 +15,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
-	"time"
+
+	"github.com/weftnet/weft/test/lab/build"
 )
 
 // Kernel is one of the kernels that machines boot.
@@ -251,30 +251,7 @@ func numbers(name string) (all []int) {
 
 // lock has one process at a time make what has that name; it ends with the process that holds it.
 func (s Store) lock(ctx context.Context, name string) (unlock func(), err error) {
-	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
-		return nil, err
-	}
-	file, err := os.OpenFile(filepath.Join(s.Dir, name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for told := false; ; told = true {
-		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { file.Close() }, nil
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", file.Name(), err), file.Close())
-		}
-		if !told {
-			fmt.Fprintf(s.Progress, "vm: waiting for another process that makes %s\n", name)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("wait for %s: %w", file.Name(), context.Cause(ctx)), file.Close())
-		case <-tick.C:
-		}
-	}
+	return build.Lock(ctx, s.Dir, name, func() {
+		fmt.Fprintf(s.Progress, "vm: waiting for another process that makes %s\n", name)
+	})
 }

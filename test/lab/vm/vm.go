@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -133,7 +134,7 @@ func (o Options) initrd(path string, base baseImage) error {
 	w := bufio.NewWriter(file)
 	a := newArchive(w)
 	a.dir("/test")
-	for _, to := range slices.Sorted(mapKeys(o.Files)) {
+	for _, to := range slices.Sorted(maps.Keys(o.Files)) {
 		a.copy(to, o.Files[to])
 	}
 	text, err := json.Marshal(order.Order{
