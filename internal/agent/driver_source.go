@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -31,8 +30,12 @@ func (d *networkDriver) made() *rooms {
 
 var errNotRecovered = errors.New("what was prepared before the agent's start is not known yet")
 
-// hasRecords says whether any claim was prepared: without, there is nothing to wait for.
-func (d *networkDriver) hasRecords() bool {
+// unknown says whether something was prepared that is not known yet. Once all is known no file is
+// looked for any more.
+func (d *networkDriver) unknown() bool {
+	if closed(d.recovered) {
+		return false
+	}
 	keys, err := journal.List(filepath.Join(d.cfg.StateDir, record.Devices))
 	return err == nil && len(keys) > 0
 }
@@ -51,7 +54,7 @@ func (s source) Prepared(podUID string) ([]string, error) {
 		}
 		return r.handover.Prepared(podUID)
 	}
-	if s.d.hasRecords() {
+	if s.d.unknown() {
 		return nil, errNotRecovered
 	}
 	return nil, nil
@@ -75,19 +78,10 @@ func (s source) Handover(ctx context.Context, req wire.HandoverRequest) error {
 
 // awaitRecovery waits, as long as for the caches, until it is known what was prepared before.
 func (d *networkDriver) awaitRecovery(ctx context.Context) error {
-	if !d.hasRecords() {
-		return nil
-	}
-	timer := time.NewTimer(syncWait)
-	defer timer.Stop()
-	select {
-	case <-d.recovered:
-		return nil
-	case <-timer.C:
+	if d.unknown() && !await(ctx, d.recovered) {
 		return errNotRecovered
-	case <-ctx.Done():
-		return ctx.Err()
 	}
+	return nil
 }
 
 // hands are the hand-over as the runtime and the planner call it.

@@ -53,16 +53,20 @@ func (a *Agent) plannerSource(ctx context.Context, req wire.Request) (planner.So
 }
 
 // awaitCaches waits until the caches are complete, or long enough.
-func (a *Agent) awaitCaches(ctx context.Context) {
-	synced := a.cluster.Synced()
-	if closed(synced) {
-		return
+func (a *Agent) awaitCaches(ctx context.Context) { await(ctx, a.cluster.Synced()) }
+
+// await waits for what a start takes, for syncWait at most, and says whether it came.
+func await(ctx context.Context, done <-chan struct{}) bool {
+	if closed(done) {
+		return true
 	}
 	timer := time.NewTimer(syncWait)
 	defer timer.Stop()
 	select {
-	case <-synced:
+	case <-done:
+		return true
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+	return false
 }

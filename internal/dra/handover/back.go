@@ -205,11 +205,9 @@ func (h *Handover) await(ctx context.Context, m device.Manager, dev device.Devic
 		case time.Now().After(late):
 			return link, fmt.Errorf("link of %s is neither in its pod nor on the host: something still holds its network namespace", l.PCI)
 		}
-		timer := time.NewTimer(comePause)
 		select {
-		case <-timer.C:
+		case <-time.After(comePause):
 		case <-ctx.Done():
-			timer.Stop()
 			return link, context.Cause(ctx)
 		}
 	}

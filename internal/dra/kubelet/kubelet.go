@@ -111,18 +111,12 @@ func (r *Registration) Run(ctx context.Context) error {
 			pause = r.cfg.Slow
 		}
 		r.log.Warn("kubelet does not know the driver", "driver", r.cfg.Driver, "attempts", attempts, "next", pause, "error", err)
-		wait(ctx, pause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
 	}
 	return nil //nolint:nilerr // the attempts' errors were reported
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // once makes the sockets and holds them for as long as they are of use.

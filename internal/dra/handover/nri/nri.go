@@ -96,11 +96,9 @@ func (p *Plugin) Run(ctx context.Context) error {
 			told = text
 			p.cfg.Log.WarnContext(ctx, "runtime's NRI is away", "socket", p.cfg.Socket, "error", err)
 		}
-		timer := time.NewTimer(p.cfg.Pause)
 		select {
-		case <-timer.C:
+		case <-time.After(p.cfg.Pause):
 		case <-ctx.Done():
-			timer.Stop()
 		}
 	}
 	return nil
