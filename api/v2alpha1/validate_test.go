@@ -55,6 +55,8 @@ pools:
 func TestValidateAccepts(t *testing.T) {
 	for name, text := range map[string]string{
 		"nothing at all": `{}`, "everything": sriov, "T-16, two pools without filter": `pools: [{name: a}, {name: b}]`,
+		"different links":                     `pools: [{name: a, filter: {ifNames: [x, y]}}, {name: b, filter: {ifNames: [z]}}]`,
+		"other values may be in several":      `pools: [{name: a, filter: {pfNames: [x], pciAddrs: ["0000:03:00.1"]}}, {name: b, filter: {pfNames: [x], pciAddrs: ["0000:03:00.1"]}}]`,
 		"one link twice in one pool's fields": `pools: [{name: a, filter: {ifNames: [x], pfNames: [x]}}]`,
 		"limits": fmt.Sprintf(`{driverName: %s, deviceManagerConfigs: {dummy: {count: 4096}, sriov: {sysBusPCIDevPath: /, ifaces: [{ifName: fifteen-letters, vfCount: 65535}]}},
 			pools: [{name: %s}], draRegistrationTimeout: 3600}`, strings.Repeat("a", 63), strings.Repeat("a", 64)),

@@ -22,7 +22,6 @@ package pool
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -114,7 +113,7 @@ func withFilter(pools []v2alpha1.DevicePool) []v2alpha1.DevicePool {
 		}
 	}
 	slices.SortStableFunc(with, func(a, b v2alpha1.DevicePool) int { return strings.Compare(a.Name, b.Name) })
-	// Validate refuses a second pool of one name; should one come, it must not offer a device twice.
+	// A configuration with a second pool of one name is refused; should one come, it must not offer a device twice.
 	return slices.CompactFunc(with, func(a, b v2alpha1.DevicePool) bool { return a.Name == b.Name })
 }
 
@@ -170,30 +169,4 @@ func matchesOf(d device.Device, offered []v2alpha1.DevicePool) []string {
 		}
 	}
 	return names
-}
-
-// Validate finds what makes pools contradict each other: two of one name, and an ifNames value in
-// two of them, which names one device. It finds every fault at once.
-func Validate(pools []v2alpha1.DevicePool) error {
-	var faults []error
-	names, links := map[string]int{}, map[string]int{}
-	for i, p := range pools {
-		if first, twice := names[p.Name]; twice {
-			faults = append(faults, fmt.Errorf("pools[%d].name: %q is the name of pools[%d] as well", i, p.Name, first))
-		} else {
-			names[p.Name] = i
-		}
-		if p.Filter == nil {
-			continue
-		}
-		for j, link := range p.Filter.IfNames {
-			if first, seen := links[link]; !seen {
-				links[link] = i
-			} else if first != i {
-				faults = append(faults, fmt.Errorf("pools[%d].filter.ifNames[%d]: %q of pool %q is in pools[%d] (%q) as well, and names one device",
-					i, j, link, p.Name, first, pools[first].Name))
-			}
-		}
-	}
-	return errors.Join(faults...)
 }

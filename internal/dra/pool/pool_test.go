@@ -6,7 +6,6 @@ package pool_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -193,44 +192,6 @@ func TestSeveralFields(t *testing.T) {
 		got := len(pool.Assign([]device.Device{vf("2")}, nil, pools(filtered("p", c.filter))).Pools["p"]) == 1
 		if got != c.want {
 			t.Errorf("%+v matches %t, want %t", c.filter, got, c.want)
-		}
-	}
-}
-
-// T-17.
-func TestValidate(t *testing.T) {
-	links := func(names ...string) v2alpha1.DeviceFilter { return v2alpha1.DeviceFilter{IfNames: names} }
-	for _, c := range []struct {
-		name  string
-		pools []v2alpha1.DevicePool
-		want  []string
-	}{
-		{name: "none"},
-		{name: "two without filter", pools: pools(v2alpha1.DevicePool{Name: "a"}, v2alpha1.DevicePool{Name: "b"})},
-		{name: "different links", pools: pools(filtered("a", links("x", "y")), filtered("b", links("z")))},
-		{name: "a link twice in one pool", pools: pools(filtered("a", links("x", "x")))},
-		{
-			name: "other values may be in several", pools: pools(
-				filtered("a", v2alpha1.DeviceFilter{PFNames: []string{"x"}, PCIAddrs: []string{"0000:03:00.1"}}),
-				filtered("b", v2alpha1.DeviceFilter{PFNames: []string{"x"}, PCIAddrs: []string{"0000:03:00.1"}})),
-		},
-		{
-			name:  "every fault",
-			pools: pools(filtered("a", links("x")), filtered("b", links("y", "x")), filtered("a", links("y")), v2alpha1.DevicePool{Name: "b"}),
-			want: []string{
-				`pools[1].filter.ifNames[1]: "x" of pool "b" is in pools[0] ("a") as well, and names one device`,
-				`pools[2].name: "a" is the name of pools[0] as well`,
-				`pools[2].filter.ifNames[0]: "y" of pool "a" is in pools[1] ("b") as well, and names one device`,
-				`pools[3].name: "b" is the name of pools[1] as well`,
-			},
-		},
-	} {
-		var got []string
-		if err := pool.Validate(c.pools); err != nil {
-			got = strings.Split(err.Error(), "\n")
-		}
-		if d := cmp.Diff(c.want, got); d != "" {
-			t.Errorf("%s (-want +got):\n%s", c.name, d)
 		}
 	}
 }
