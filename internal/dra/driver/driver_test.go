@@ -13,20 +13,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
-	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
 	fakediscovery "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/weftnet/weft/api/v2alpha1"
@@ -116,18 +111,9 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{
 		t: t, kubelet: kubelettest.Start(t), dir: t.TempDir(),
-		client: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: "node-uid"}}),
+		client: kubelettest.API(node),
 	}
 	r.version("37")
-	var made atomic.Int64
-	r.client.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		// As the API server does it, and the tracker of objects does not.
-		slice := a.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice)
-		if slice.Name == "" {
-			slice.Name = fmt.Sprint(slice.GenerateName, made.Add(1))
-		}
-		return false, nil, nil
-	})
 	return r
 }
 

@@ -6,20 +6,17 @@ package kubelet_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -32,6 +29,7 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/weftnet/weft/internal/dra/kubelet"
+	"github.com/weftnet/weft/internal/dra/kubelet/kubelettest"
 )
 
 func TestMain(m *testing.M) {
@@ -83,17 +81,8 @@ func start(t *testing.T, edit func(*kubelet.Config)) *rig {
 	}
 	rig := &rig{
 		t: t, dir: dir, plugin: plugin{make(chan types.UID, 1)}, statuses: make(chan kubelet.Status, 1000),
-		client: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: "node-uid"}}),
+		client: kubelettest.API(node),
 	}
-	var made atomic.Int64
-	rig.client.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		// As the API server does it, and the tracker of objects does not.
-		slice := a.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice)
-		if slice.Name == "" {
-			slice.Name = fmt.Sprint(slice.GenerateName, made.Add(1))
-		}
-		return false, nil, nil
-	})
 	cfg := kubelet.Config{
 		Driver: driver, Node: node, Dir: dir, Client: rig.client, Plugin: rig.plugin,
 		Interval: time.Millisecond, Timeout: time.Minute, MaxAttempts: 3, Slow: 10 * time.Millisecond, Check: 5 * time.Millisecond,

@@ -5,7 +5,6 @@ package publish
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -14,15 +13,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
-	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/dra/kubelet/kubelettest"
 )
 
 // written are the slices of a cluster, by pool: how many devices each has. bad says what no pool
@@ -66,16 +63,7 @@ func writes(client *fake.Clientset) int {
 // TestThroughTheController: what the framework's own controller makes of it in an API. T-11: pools
 // of several slices are whole. What did not change is not written.
 func TestThroughTheController(t *testing.T) {
-	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1"}})
-	named := 0
-	client.PrependReactor("create", "resourceslices", func(a k8stesting.Action) (bool, runtime.Object, error) {
-		s, ok := a.(k8stesting.CreateAction).GetObject().(*resourceapi.ResourceSlice)
-		if ok { // the server's part: the client calls its reactors one by one
-			named++
-			s.Name = fmt.Sprint(s.GenerateName, named)
-		}
-		return false, nil, nil
-	})
+	client := kubelettest.API("n1")
 	store := newStore(t)
 	store.Restored()
 	report := store.OnDevices(device.Dummy)

@@ -4,24 +4,33 @@
 // Package kubelettest plays the kubelet for tests of the network driver: it registers drivers whose
 // sockets appear, as the kubelet's plugin watcher does, and calls them through real gRPC sockets.
 //
-// It owns a kubelet directory of its own, and knows nothing of claims: callers say what is called.
+// It owns a kubelet directory of its own, and an API in memory for what drivers publish. It knows
+// nothing of claims: callers say what is called.
 //
 // Implements: spec/dra.md 3.1 and 3.5, the kubelet's side.
 package kubelettest
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
@@ -96,6 +105,24 @@ func (k *Kubelet) Drivers() (names []string) {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// API is an API server in memory, with one node: what is created without a name gets one, as a server
+// does it and the tracker of objects below does not.
+func API(node string) *fake.Clientset {
+	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: "node-uid"}})
+	var made atomic.Int64
+	client.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		create, ok := a.(clienttesting.CreateAction)
+		if !ok {
+			return false, nil, nil
+		}
+		if slice, ok := create.GetObject().(*resourceapi.ResourceSlice); ok && slice.Name == "" {
+			slice.Name = fmt.Sprint(slice.GenerateName, made.Add(1))
+		}
+		return false, nil, nil
+	})
+	return client
 }
 
 const suffix = "-reg.sock"
