@@ -4,8 +4,10 @@
 package conformance_test
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -146,22 +148,56 @@ func TestStateDirIsALink(t *testing.T) {
 // A link in the place of a file of the state directory is not followed.
 func TestLinksInStateDir(t *testing.T) {
 	const precious = "nobody's business\n"
-	for _, path := range []string{"state/attachments/cid1-eth0.jsonl", "state/lanes/gate", "state/gc.gate"} {
+	for _, path := range []string{"state/lanes/gate", "state/gc.gate"} {
 		t.Run(path, func(t *testing.T) {
 			r := plain(t)
 			r.Write("precious", precious)
 			link(t, r, r.At("precious"), path)
 			for _, verb := range []string{"ADD", "DEL"} {
 				o := r.Call(verb)
-				if path == "state/attachments/cid1-eth0.jsonl" { // it goes to quarantine
-					if o.Error.Code != 0 {
-						t.Errorf("%s answers code %d: %s", verb, o.Error.Code, o.Stdout)
-					}
-					continue
-				}
 				if verb == "ADD" && (o.Error.Code != 101 || len(o.Calls) > 0) {
 					t.Errorf("ADD answers code %d and calls %q, want 101 and none\n%s", o.Error.Code, o.Names(), o.Stdout)
 				}
+			}
+			wantText(t, r, "precious", precious)
+		})
+	}
+}
+
+// What is no file and stands in the place of a record goes to quarantine as it is, and is told of; what
+// the conf knows is undone, and the call goes on.
+func TestNoFileInPlaceOfRecord(t *testing.T) {
+	const precious, record = "nobody's business\n", "state/attachments/cid1-eth0.jsonl"
+	for name, c := range map[string]struct {
+		put  func(*testing.T, *Rig)
+		mode fs.FileMode
+	}{
+		"link": {func(t *testing.T, r *Rig) { link(t, r, r.At("precious"), record) }, fs.ModeSymlink},
+		"FIFO": {func(t *testing.T, r *Rig) { fifo(t, r, record) }, fs.ModeNamedPipe},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := plain(t)
+			r.Write("precious", precious)
+			c.put(t, r)
+			o := r.Call("ADD")
+			if want := []string{"pa DEL eth0", "pa ADD eth0", "pb ADD net1"}; o.Error.Code != 0 || !slices.Equal(o.Names(), want) {
+				t.Errorf("ADD answers code %d %q and calls %q, want 0 and %q", o.Error.Code, o.Error.Msg, o.Names(), want)
+			}
+			if !strings.Contains(o.Stderr, "cid1-eth0") {
+				t.Errorf("nobody is told: %s", o.Stderr)
+			}
+			kept, err := filepath.Glob(r.At("state/quarantine/*cid1-eth0*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(kept, func(path string) bool {
+				info, err := os.Lstat(path)
+				return err == nil && info.Mode().Type() == c.mode
+			}) {
+				t.Errorf("it is not in quarantine: %q", kept)
+			}
+			if o := r.Call("DEL"); o.Error.Code != 0 {
+				t.Errorf("DEL answers code %d %q", o.Error.Code, o.Error.Msg)
 			}
 			wantText(t, r, "precious", precious)
 		})
@@ -198,7 +234,6 @@ func TestFIFOs(t *testing.T) {
 		"cluster network": {"cluster.conflist", `{"clusterNetwork":"$DIR/cluster.conflist"}`, 7, "cluster.conflist"},
 		"kubeconfig":      {"kubeconfig", `{"manifests":null,"kubeconfig":"$DIR/kubeconfig"}`, 7, "kubeconfig"},
 		"token file":      {"token", `{"manifests":null,"kubeconfig":"$DIR/kube.yaml"}`, 11, "token"},
-		"record":          {"state/attachments/cid1-eth0.jsonl", `{}`, 101, "cid1-eth0"},
 		"plugin":          {"bin/new", `{"binDir":"$DIR/bin","delegates":[{"cniVersion":"1.0.0","name":"x","type":"new"}]}`, 7, `"new"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -207,12 +242,6 @@ func TestFIFOs(t *testing.T) {
 			r.Write("kube.yaml", r.Expand(withTokenFile))
 			r.Set(c.conf)
 			o := r.Call("ADD")
-			if name == "record" { // it goes to quarantine
-				if o.Error.Code != 0 {
-					t.Errorf("ADD answers code %d %q", o.Error.Code, o.Error.Msg)
-				}
-				return
-			}
 			if o.Error.Code != c.code || !strings.Contains(o.Error.Msg, c.word) || len(o.Calls) > 0 {
 				t.Errorf("ADD answers code %d %q and calls %q, want %d with %q", o.Error.Code, o.Error.Msg, o.Names(), c.code, c.word)
 			}
