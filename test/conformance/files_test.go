@@ -169,16 +169,17 @@ func TestLinksInStateDir(t *testing.T) {
 func TestNoFileInPlaceOfRecord(t *testing.T) {
 	const precious, record = "nobody's business\n", "state/attachments/cid1-eth0.jsonl"
 	for name, c := range map[string]struct {
-		put  func(*testing.T, *Rig)
+		put  func(r *Rig, path string) error
 		mode fs.FileMode
 	}{
-		"link": {func(t *testing.T, r *Rig) { link(t, r, r.At("precious"), record) }, fs.ModeSymlink},
-		"FIFO": {func(t *testing.T, r *Rig) { fifo(t, r, record) }, fs.ModeNamedPipe},
+		"link": {func(r *Rig, path string) error { return os.Symlink(r.At("precious"), path) }, fs.ModeSymlink},
+		"FIFO": {func(_ *Rig, path string) error { return syscall.Mkfifo(path, 0o600) }, fs.ModeNamedPipe},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := plain(t)
 			r.Write("precious", precious)
-			c.put(t, r)
+			must(t, os.MkdirAll(filepath.Dir(r.At(record)), 0o700))
+			must(t, c.put(r, r.At(record)))
 			o := r.Call("ADD")
 			if want := []string{"pa DEL eth0", "pa ADD eth0", "pb ADD net1"}; o.Error.Code != 0 || !slices.Equal(o.Names(), want) {
 				t.Errorf("ADD answers code %d %q and calls %q, want 0 and %q", o.Error.Code, o.Error.Msg, o.Names(), want)
