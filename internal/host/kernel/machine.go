@@ -171,7 +171,7 @@ func (m *Machine) LinkOf(ns Namespace, addr PCIAddr) (Link, error) {
 	}
 	if len(found) > 1 && ns.Path == "" {
 		names, err := m.netdevs(addr)
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return Link{}, err
 		}
 		for _, l := range found {

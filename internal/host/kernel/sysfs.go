@@ -7,13 +7,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,32 +31,35 @@ func (m *Machine) Functions() ([]Function, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list PCI functions: %w", err)
 	}
-	var all []Function
-	var errs []error
-	ids := map[PCIAddr]vfList{}
-	for _, name := range names {
-		addr, err := ParsePCIAddr(name)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		f, err := m.function(addr, func(pf PCIAddr) (vfList, error) {
-			if _, ok := ids[pf]; !ok {
-				list, err := m.vfs(pf)
-				if err != nil {
-					return nil, err
+	// Each reader has its own part: a machine has hundreds of functions, and nearly all the time
+	// goes into the kernel's answers.
+	const most = 4
+	readers := min(most, runtime.GOMAXPROCS(0), max(1, len(names)))
+	found := make([]Function, len(names))
+	errs := make([]error, len(names))
+	numbers := &vfNumbers{m: m, of: map[PCIAddr]vfList{}}
+	var wait sync.WaitGroup
+	for part := range readers {
+		wait.Go(func() {
+			open := opener{m: m}
+			defer open.close()
+			for i := part * len(names) / readers; i < (part+1)*len(names)/readers; i++ {
+				addr, err := ParsePCIAddr(names[i])
+				if err == nil {
+					found[i], err = open.function(addr, numbers.list)
 				}
-				ids[pf] = list
+				errs[i] = err
 			}
-			return ids[pf], nil
 		})
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it went meanwhile
-		}
-		if f.Class>>16 == networkClass {
+	}
+	wait.Wait()
+	var all []Function
+	for i, f := range found {
+		if errors.Is(errs[i], fs.ErrNotExist) {
+			errs[i] = nil // it went meanwhile
+		} else if f.Class>>16 == networkClass {
 			all = append(all, f)
 		}
-		errs = append(errs, err)
 	}
 	slices.SortFunc(all, func(a, b Function) int { return cmp.Compare(a.Addr, b.Addr) })
 	return all, errors.Join(errs...)
@@ -66,40 +70,59 @@ func (m *Machine) Function(addr PCIAddr) (Function, error) {
 	if _, err := ParsePCIAddr(string(addr)); err != nil {
 		return Function{}, err
 	}
-	return m.function(addr, m.vfs)
+	open := opener{m: m}
+	defer open.close()
+	return open.function(addr, m.vfs)
 }
 
 // vfList is a PF's VFs by address.
 type vfList map[PCIAddr]int
 
+// vfNumbers reads each PF's list once.
+type vfNumbers struct {
+	m  *Machine
+	mu sync.Mutex // held while a list is read: the others wait for it, instead of reading it too
+	of map[PCIAddr]vfList
+}
+
+func (n *vfNumbers) list(pf PCIAddr) (vfList, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	list, ok := n.of[pf]
+	if ok {
+		return list, nil
+	}
+	list, err := n.m.vfs(pf)
+	if err == nil {
+		n.of[pf] = list
+	}
+	return list, err
+}
+
 // function reads a function's folder. An error other than fs.ErrNotExist leaves what it is about
 // out, and gives the rest.
-func (m *Machine) function(addr PCIAddr, vfs func(pf PCIAddr) (vfList, error)) (Function, error) {
+func (o *opener) function(addr PCIAddr, vfs func(pf PCIAddr) (vfList, error)) (Function, error) {
 	f := Function{Addr: addr, VFID: -1, NUMANode: -1}
-	class, err := number(m, addr, "class", 0)
+	dir, where, err := o.open(addr)
 	if err != nil {
 		return f, err
 	}
-	f.Class = uint32(class)
+	defer dir.Close()
+	r := reader{dir: dir, addr: addr}
+	if f.Class, err = r.class(); err != nil {
+		return f, err
+	}
 	if f.Class>>16 != networkClass {
 		return f, nil // nobody asks what else it is
 	}
-	r := reader{m: m, addr: addr}
 	f.Vendor, f.Device = r.text("vendor"), r.text("device")
 	f.Driver, f.IOMMUGroup = r.link("driver"), r.link("iommu_group")
 	f.PF = PCIAddr(r.link("physfn"))
 	f.NUMANode = r.number("numa_node", -1)
-	f.TotalVFs, f.NumVFs = r.number("sriov_totalvfs", 0), r.number("sriov_numvfs", 0)
-	where, err := m.sysfs.Readlink(path.Join(devices, string(addr)))
-	if err == nil {
-		f.PCIeRoot = pcieRoot(where)
-	} else if !errors.Is(err, unix.EINVAL) { // a folder, not a link: a sysfs that somebody made
-		r.errs = append(r.errs, err)
-	}
-	if f.Netdevs, err = m.netdevs(addr); err != nil {
-		r.errs = append(r.errs, err)
-	}
-	if f.PF != "" {
+	f.PCIeRoot = pcieRoot(where)
+	if f.PF == "" { // a VF has no VFs
+		f.TotalVFs, f.NumVFs = r.number("sriov_totalvfs", 0), r.number("sriov_numvfs", 0)
+	} else {
 		ids, err := vfs(f.PF)
 		id, ok := ids[addr]
 		if err == nil && !ok {
@@ -111,9 +134,10 @@ func (m *Machine) function(addr PCIAddr, vfs func(pf PCIAddr) (vfList, error)) (
 			f.VFID = id
 		}
 	}
+	f.Netdevs = r.netdevs()
 	if err := errors.Join(r.errs...); err != nil {
 		// The function itself may have gone while it was read; then that is all there is to say.
-		if _, gone := number(m, addr, "class", 0); gone != nil {
+		if _, gone := r.class(); gone != nil {
 			return f, gone
 		}
 		return f, fmt.Errorf("read PCI function %s: %s", addr, err) //nolint:errorlint // no part's fs.ErrNotExist is the function's
@@ -121,11 +145,95 @@ func (m *Machine) function(addr PCIAddr, vfs func(pf PCIAddr) (vfList, error)) (
 	return f, nil
 }
 
+// opener opens functions' folders. It keeps the folder of the links to them, and the one that the
+// last function was in: a PF and its VFs are below the same port.
+type opener struct {
+	m      *Machine
+	links  *os.File
+	in     string
+	parent *os.File
+}
+
+func (o *opener) close() {
+	o.links.Close() // of a nil file: an error, and nothing else
+	o.parent.Close()
+}
+
+// open opens a function's folder, and tells where the link to it leads; "" if a folder is in the
+// link's place, as in a sysfs that somebody made.
+func (o *opener) open(addr PCIAddr) (*os.File, string, error) {
+	var err error
+	if o.links == nil {
+		if o.links, err = o.m.sysfs.Open(devices); err != nil {
+			return nil, "", err
+		}
+	}
+	// What is no plain link to a folder is for the root to judge.
+	link := path.Join(devices, string(addr))
+	where, err := readlinkAt(o.links, string(addr))
+	if errors.Is(err, unix.EINVAL) || path.IsAbs(where) {
+		dir, err := o.m.sysfs.Open(link)
+		return dir, "", err
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	full := path.Join(devices, where)
+	if in := path.Dir(full); in != o.in || o.parent == nil {
+		o.parent.Close()
+		o.in = in
+		if o.parent, err = o.m.sysfs.Open(in); err != nil {
+			return nil, "", err
+		}
+	}
+	dir, err := folderAt(o.parent, path.Base(full))
+	if errors.Is(err, errLink) || errors.Is(err, unix.ENOTDIR) {
+		dir, err = o.m.sysfs.Open(link)
+	}
+	return dir, where, err
+}
+
+// A folder's own descriptor in place of an os.File for each attribute: those ask the kernel for
+// more than a scan of hundreds of functions can spare.
+
+// openAt opens what is in a folder and no link.
+func openAt(dir *os.File, name string, flags int) (int, error) {
+	for {
+		fd, err := unix.Openat(int(dir.Fd()), name, flags|unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		switch {
+		case err == nil:
+			return fd, nil
+		case errors.Is(err, unix.ELOOP):
+			err = errLink
+		case errors.Is(err, unix.EINTR):
+			continue
+		}
+		return -1, &fs.PathError{Op: "open", Path: path.Join(dir.Name(), name), Err: err}
+	}
+}
+
+// errLink: an attribute is a file, and what it says is this function's.
+var errLink = errors.New("is a link, and must be none")
+
+// folderAt is openAt for a folder.
+func folderAt(dir *os.File, name string) (*os.File, error) {
+	fd, err := openAt(dir, name, unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path.Join(dir.Name(), name)), nil
+}
+
 // reader reads attributes that a function need not have, and keeps what went wrong.
 type reader struct {
-	m    *Machine
+	dir  *os.File
 	addr PCIAddr
 	errs []error
+}
+
+func (r *reader) class() (uint32, error) {
+	n, err := r.parsed("class", 0)
+	return uint32(n), err
 }
 
 func (r *reader) fail(err error) {
@@ -135,49 +243,68 @@ func (r *reader) fail(err error) {
 }
 
 func (r *reader) text(attr string) string {
-	s, err := r.m.text(r.addr, attr)
+	s, err := read(r.dir, attr)
 	r.fail(err)
 	return s
 }
 
 func (r *reader) link(attr string) string {
-	s, err := r.m.sysfs.Readlink(path.Join(devices, string(r.addr), attr))
+	s, err := readlinkAt(r.dir, attr)
 	r.fail(err)
 	return strings.TrimPrefix(path.Base(s), ".")
 }
 
 func (r *reader) number(attr string, absent int) int {
-	n, err := number(r.m, r.addr, attr, absent)
+	n, err := r.parsed(attr, absent)
 	r.fail(err)
 	return int(n)
 }
 
-// text reads a short attribute.
-func (m *Machine) text(addr PCIAddr, attr string) (string, error) {
-	return m.read(path.Join(devices, string(addr), attr))
-}
-
-func (m *Machine) read(name string) (string, error) {
-	file, err := m.sysfs.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	const most = 4096 // a page, which is all that an attribute can be
-	data, err := io.ReadAll(io.LimitReader(file, most))
-	return strings.TrimSpace(string(data)), err
-}
-
-func number(m *Machine, addr PCIAddr, attr string, absent int) (int64, error) {
-	s, err := m.text(addr, attr)
+func (r *reader) parsed(attr string, absent int) (int64, error) {
+	s, err := read(r.dir, attr)
 	if err != nil {
 		return int64(absent), err
 	}
 	n, err := parseNumber(s)
 	if err != nil {
-		return int64(absent), fmt.Errorf("read %s of %s: %w", attr, addr, err)
+		return int64(absent), fmt.Errorf("read %s of %s: %w", attr, r.addr, err)
 	}
 	return n, nil
+}
+
+// most is a page, which is all that an attribute can be, and a link's target too.
+const most = 4096
+
+// read reads a short attribute. The kernel gives all of it at once.
+func read(dir *os.File, attr string) (string, error) {
+	fd, err := openAt(dir, attr, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	var page [most]byte
+	n, err := unix.Read(fd, page[:])
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Read(fd, page[:])
+	}
+	if err != nil {
+		return "", &fs.PathError{Op: "read", Path: path.Join(dir.Name(), attr), Err: err}
+	}
+	return strings.TrimSpace(string(page[:n])), nil
+}
+
+func readlinkAt(dir *os.File, name string) (string, error) {
+	var page [most]byte
+	for {
+		n, err := unix.Readlinkat(int(dir.Fd()), name, page[:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return "", &fs.PathError{Op: "readlink", Path: path.Join(dir.Name(), name), Err: err}
+		}
+		return string(page[:n]), nil
+	}
 }
 
 // parseNumber reads a number of sysfs: decimal, or hexadecimal with 0x.
@@ -188,8 +315,12 @@ func parseNumber(s string) (int64, error) {
 
 // vfs finds the numbers of a PF's VFs.
 func (m *Machine) vfs(pf PCIAddr) (vfList, error) {
-	dir := path.Join(devices, string(pf))
-	names, err := m.list(dir)
+	dir, err := m.sysfs.Open(path.Join(devices, string(pf)))
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +330,7 @@ func (m *Machine) vfs(pf PCIAddr) (vfList, error) {
 		if !ok {
 			continue
 		}
-		to, err := m.sysfs.Readlink(path.Join(dir, name))
+		to, err := readlinkAt(dir, name)
 		if err == nil {
 			all[PCIAddr(path.Base(to))] = id
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -218,26 +349,29 @@ func parseVirtfn(name string) (int, bool) {
 	return int(id), err == nil
 }
 
-// netdevs lists the names of a function's links, the uplink first.
-func (m *Machine) netdevs(addr PCIAddr) ([]string, error) {
-	dir := path.Join(devices, string(addr), "net")
-	names, err := m.list(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // no driver, or one that makes no link
+// netdevs gives the uplink first.
+func (r *reader) netdevs() []string {
+	dir, err := folderAt(r.dir, "net")
+	if err != nil {
+		r.fail(err) // fs.ErrNotExist: no driver, or one that makes no link
+		return nil
 	}
-	if err != nil || len(names) < 2 {
-		return names, err
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	r.fail(err)
+	if len(names) < 2 {
+		return names
 	}
+	slices.Sort(names)
 	port := map[string]int{}
 	for _, name := range names {
 		// EOPNOTSUPP: a driver that knows no ports has no representors.
-		s, err := m.read(path.Join(dir, name, "phys_port_name"))
-		if err == nil {
+		if s, err := read(dir, path.Join(name, "phys_port_name")); err == nil {
 			port[name] = rank(s)
 		}
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return port[a] - port[b] })
-	return names, nil
+	return names
 }
 
 // rank orders links by what the driver calls their port: "p0" is an uplink, "pf0vf1" or "c1pf0" a
@@ -261,6 +395,27 @@ func (m *Machine) list(dir string) ([]string, error) {
 	return names, err
 }
 
+// one opens one function's folder for as long as f takes.
+func (m *Machine) one(addr PCIAddr, f func(r *reader) error) error {
+	open := opener{m: m}
+	defer open.close()
+	dir, _, err := open.open(addr)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return f(&reader{dir: dir, addr: addr})
+}
+
+// netdevs lists the names of a function's links, the uplink first.
+func (m *Machine) netdevs(addr PCIAddr) (names []string, err error) {
+	err = m.one(addr, func(r *reader) error {
+		names = r.netdevs()
+		return errors.Join(r.errs...)
+	})
+	return names, err
+}
+
 // SetNumVFs makes n VFs of a PF, or ends them. The kernel answers fs.ErrNotExist when it is no PF
 // or has no driver, ERANGE when n is more than it can have, EBUSY when it has another number
 // that is not 0: those must be ended first.
@@ -277,10 +432,13 @@ func (m *Machine) SetNumVFs(pf PCIAddr, n int) error {
 	if err := errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("set number of VFs of %s to %d: %w", pf, n, err)
 	}
-	is, err := number(m, pf, "sriov_numvfs", 0)
-	if err == nil && int(is) != n {
-		err = fmt.Errorf("it has %d", is)
-	}
+	err = m.one(pf, func(r *reader) error {
+		is, err := r.parsed("sriov_numvfs", 0)
+		if err == nil && int(is) != n {
+			err = fmt.Errorf("it has %d", is)
+		}
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("set number of VFs of %s to %d: %w", pf, n, err)
 	}

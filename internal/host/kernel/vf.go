@@ -50,7 +50,7 @@ const renames = 3
 
 // uplink finds a PF's link by what it is, whatever it is called now.
 func (m *Machine) uplink(pf PCIAddr, f func(*Netns, netlink.Link) error) error {
-	if _, err := number(m, pf, "class", 0); err != nil {
+	if err := m.one(pf, func(r *reader) error { _, err := r.class(); return err }); err != nil {
 		return err
 	}
 	return inside(Namespace{}, func(n *Netns) error {
