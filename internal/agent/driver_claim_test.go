@@ -107,7 +107,7 @@ networkDriver: {enabled: true, kubeletDir: %[3]s, nriSocket: %[1]s/nri.sock, sys
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.driver.open = func(string) (machine, error) { return inMemory{host}, nil }
+	a.OnMachine(inMemory{host})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()

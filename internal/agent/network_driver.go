@@ -38,8 +38,8 @@ import (
 	"github.com/weftnet/weft/internal/kube/nodeconfig"
 )
 
-// machine is the kernel, as the network driver needs it: *kernel.Machine, or a test's.
-type machine interface {
+// Machine is the kernel, as the network driver needs it: *kernel.Machine, or one in memory.
+type Machine interface {
 	Functions() ([]kernel.Function, error)
 	Function(addr kernel.PCIAddr) (kernel.Function, error)
 	SetNumVFs(pf kernel.PCIAddr, n int) error
@@ -72,7 +72,7 @@ type networkDriver struct {
 	log     *slog.Logger
 	store   *state.Store
 	ends    *ends
-	open    func(sysfs string) (machine, error)
+	open    func(sysfs string) (Machine, error)
 
 	recovered chan struct{} // closed once what was prepared before is known
 	once      sync.Once
@@ -92,7 +92,7 @@ type rooms struct {
 	nri      *nri.Plugin
 	managers map[device.ManagerType]device.Manager
 	made     *sriov.Records
-	host     machine
+	host     Machine
 }
 
 // newNetworkDriver makes the driver of an agent, whose other parts are made. It touches nothing.
@@ -104,13 +104,21 @@ func newNetworkDriver(a *Agent, log *slog.Logger) (*networkDriver, error) {
 	d := &networkDriver{
 		cfg: a.cfg, version: a.version, cluster: a.cluster, records: a.observer, ready: a.ready, log: log, store: store,
 		ends: newEnds(a.observer), recovered: make(chan struct{}),
-		open: func(sysfs string) (machine, error) { return kernel.Open(sysfs) },
+		open: func(sysfs string) (Machine, error) { return kernel.Open(sysfs) },
 	}
 	d.numbers = a.metrics.Driver(metrics.DriverSources{Devices: d.devices})
 	return d, nil
 }
 
 func (d *networkDriver) String() string { return "network driver" }
+
+// OnMachine has the network driver, where it is on, work on a machine in memory in place of the one
+// that sysfs shows, so that agents of several nodes can run in one process. It comes before Run.
+func (a *Agent) OnMachine(m Machine) {
+	if a.driver != nil {
+		a.driver.open = func(string) (Machine, error) { return m, nil }
+	}
+}
 
 // retryMaking is the pause after rooms could not be made: the state directory or sysfs is missing.
 const retryMaking = 30 * time.Second

@@ -275,6 +275,20 @@ func (cp *ControlPlane) startControllers(context.Context) error {
 	})...)
 }
 
+// StartScheduling starts, in a control plane without nodes, what allocates claims and binds pods:
+// the scheduler, and of the controllers the one that makes claims of templates. Nothing else of the
+// cluster changes by itself thereby. Where both run, it does nothing.
+func (cp *ControlPlane) StartScheduling() error {
+	if _, ok := cp.components[Scheduler]; ok {
+		return nil
+	}
+	common := []string{"--kubeconfig=" + cp.pki("inside.kubeconfig"), "--leader-elect=false", "--secure-port=0"}
+	if err := cp.start(ControllerManager, append(common, "--controllers=resourceclaim-controller")...); err != nil {
+		return err
+	}
+	return cp.start(Scheduler, common...)
+}
+
 // start starts a component for the first time.
 func (cp *ControlPlane) start(name string, args ...string) error {
 	p := box.Process{
