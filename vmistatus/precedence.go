@@ -69,5 +69,48 @@ const (
 	KeptStale             // the source is unreadable or away: the last good value
 	OverLimit             // a limit left it out
 	MadeOfSources         // lists the sources that gave values
-	FirstOfEqualMACs      // of several equal MACs the first interface has the guest's records
+	NoDomain              // there is no domain: the status stays as it is
 )
+
+// sources are asked one after the other; NoSource ends the list.
+type sources [3]Source
+
+// table is the precedence: for each kind of entry and field, who is asked. The merge takes every
+// value by it. For addresses it says who is asked at all; which of two sources that both have
+// some wins is the policy's rule.
+type table [NumKinds][NumFields]sources
+
+// precedence is the table of a policy, for interfaces with masquerade binding or for all others.
+// The document's table is generated from it (see Precedence).
+func precedence(policy Policy, masquerade bool) table {
+	made := sources{FromSources}
+	before := sources{FromBefore}
+	addresses := sources{FromPod, FromAgent}
+	if policy == PodAuthoritative && masquerade {
+		addresses = sources{FromPod} // what a guest has behind masquerade nobody else can reach
+	}
+	return table{
+		NICEntry: {
+			Name: {FromDomain}, MAC: {FromDomain}, Addresses: addresses, PodInterfaceName: before,
+			InterfaceName: {FromAgent}, InfoSource: made, QueueCount: {FromDomain}, LinkState: {FromDomain},
+		},
+		SRIOVEntry: {
+			Name: {FromDomain}, MAC: {FromSpec}, Addresses: addresses, PodInterfaceName: before,
+			InterfaceName: {FromAgent}, InfoSource: made,
+		},
+		StaleEntry: {
+			Name: before, MAC: before, Addresses: addresses, PodInterfaceName: before,
+			InterfaceName: {FromAgent}, InfoSource: made, QueueCount: before, LinkState: before,
+		},
+		RestoredEntry: {
+			Name: {FromSpec}, MAC: before, Addresses: addresses, PodInterfaceName: before,
+			InterfaceName: {FromAgent}, InfoSource: made,
+		},
+		MultusEntry: {Name: {FromSpec}, PodInterfaceName: before, InfoSource: made},
+		GuestEntry:  {MAC: {FromAgent}, Addresses: {FromAgent}, InterfaceName: {FromAgent}, InfoSource: made},
+		KeptEntry: {
+			Name: before, MAC: before, Addresses: before, PodInterfaceName: before,
+			InterfaceName: before, InfoSource: before, QueueCount: before, LinkState: before,
+		},
+	}
+}

@@ -40,6 +40,8 @@ type Input struct {
 	Multus *MultusReport
 	// Policy is FamilyMerge where it is empty.
 	Policy Policy
+	// Explain asks for the rejected values as well; origins are always there.
+	Explain bool
 }
 
 // PodRead is what reading one network's file in the pod interface cache gave.

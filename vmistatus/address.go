@@ -1,0 +1,120 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vmistatus
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// address is an IP address and its canonical text.
+type address struct {
+	ip     netip.Addr
+	text   string
+	source Source
+	stale  bool
+}
+
+// parseIP reads an address that may have a zone or a prefix length. It is false for what no
+// interface can be reached by: no address at all, loopback, unspecified, multicast.
+func parseIP(s string) (netip.Addr, bool) {
+	if i := strings.IndexByte(s, '/'); i >= 0 {
+		s = s[:i]
+	}
+	ip, err := netip.ParseAddr(s)
+	if err != nil {
+		return ip, false
+	}
+	ip = ip.Unmap().WithZone("")
+	return ip, !ip.IsLoopback() && !ip.IsUnspecified() && !ip.IsMulticast()
+}
+
+// canonical is the address' text; it is s itself where that is already it.
+func canonical(ip netip.Addr, s string) string {
+	var room [64]byte
+	b := ip.AppendTo(room[:0])
+	if string(b) == s {
+		return s
+	}
+	return string(b)
+}
+
+// addresses are the addresses of one interface as one source has them: in its own order, and how
+// many it has of each family.
+type addresses struct {
+	list   []address
+	v4, v6 int
+	over   int // left out because there are too many
+}
+
+func (a *addresses) reset() { *a = addresses{list: a.list[:0]} }
+
+// add appends an address that is not there yet. No more are kept of a family than a status may have.
+func (a *addresses) add(ip netip.Addr, s string, from address) {
+	for i := range a.list {
+		if a.list[i].ip == ip {
+			return
+		}
+	}
+	n := &a.v6
+	if ip.Is4() {
+		n = &a.v4
+	}
+	if *n == MaxAddresses {
+		a.over++
+		return
+	}
+	*n++
+	from.ip, from.text = ip, canonical(ip, s)
+	a.list = append(a.list, from)
+}
+
+func (a *addresses) count(v4 bool) int {
+	if v4 {
+		return a.v4
+	}
+	return a.v6
+}
+
+// disjoint says whether both have global addresses of a family and none in common.
+func (a *addresses) disjoint(o *addresses, v4 bool) bool {
+	mine, theirs := false, false
+	for i := range a.list {
+		ip := a.list[i].ip
+		if ip.Is4() != v4 || !ip.IsGlobalUnicast() {
+			continue
+		}
+		mine = true
+		for j := range o.list {
+			if o.list[j].ip == ip {
+				return false
+			}
+		}
+	}
+	for i := range o.list {
+		theirs = theirs || o.list[i].ip.Is4() == v4
+	}
+	return mine && theirs
+}
+
+// text lists the first few of a family.
+func (a *addresses) text(v4 bool) string {
+	const few = 3
+	var b strings.Builder
+	n := 0
+	for i := range a.list {
+		if a.list[i].ip.Is4() != v4 {
+			continue
+		}
+		if n++; n > few {
+			b.WriteString(", …")
+			break
+		}
+		if n > 1 {
+			b.WriteString(", ")
+		}
+		b.WriteString(a.list[i].text)
+	}
+	return b.String()
+}

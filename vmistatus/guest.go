@@ -1,0 +1,237 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vmistatus
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// record is a guest's record, prepared to be grouped.
+type record struct {
+	*GuestInterface
+	mac    hwaddr
+	base   string // the name without the label of an alias
+	rank   rank
+	global bool // has an address that others can reach
+}
+
+// group are the records of one MAC, the one that names it first.
+type group struct {
+	records []record
+	claimed bool
+}
+
+// rank orders the records of one MAC: a NIC before what is stacked on it.
+type rank uint8
+
+const (
+	rankNIC rank = iota
+	rankUnknown
+	rankBridge
+	rankVLAN
+	rankBond
+	rankVirtual
+	rankNameless
+)
+
+// rankOf guesses from the name what an interface is: the guest agent tells nothing else.
+func rankOf(name string) rank {
+	letters := strings.IndexFunc(name, func(r rune) bool { return r < 'A' || 'Z' < r && r < 'a' || r > 'z' })
+	word := name
+	if letters >= 0 {
+		word = name[:letters]
+	}
+	switch {
+	case name == "":
+		return rankNameless
+	case strings.IndexByte(name, '.') >= 0:
+		return rankVLAN
+	case strings.HasPrefix(name, "veth"), strings.HasPrefix(name, "cali"), strings.HasPrefix(name, "lxc"):
+		return rankVirtual
+	}
+	switch word {
+	case "vlan":
+		return rankVLAN
+	case "br", "virbr", "vmbr", "cbr", "lxcbr", "lxdbr", "incusbr", "bridge", "docker", "podman", "cni", "kube", "ovs":
+		return rankBridge
+	case "bond", "team":
+		return rankBond
+	case "tap", "tun", "wg", "vnet", "vxlan", "flannel", "cilium", "dummy", "ifb", "geneve", "gre",
+		"macvlan", "macvtap", "ipvlan", "ipvtap", "mac", "vrf", "sit", "ppp":
+		return rankVirtual
+	case "eth", "eno", "ens", "enp", "enx", "em", "ib", "usb", "wl", "wlan", "wlp", "vtnet", "hn", "vio", "vmx", "Ethernet":
+		return rankNIC
+	}
+	return rankUnknown
+}
+
+// isLoopback says whether a record is the guest's loopback interface, by its name or because it
+// has no other addresses.
+func isLoopback(g *GuestInterface, base string) bool {
+	if base == "lo" {
+		return true
+	}
+	const word = "loopback"
+	if len(base) >= len(word) && strings.EqualFold(base[:len(word)], word) {
+		return true
+	}
+	for _, s := range g.IPs {
+		ip, ok := parseIP(s)
+		if ok || !ip.IsLoopback() {
+			return false
+		}
+	}
+	return len(g.IPs) > 0
+}
+
+func hasGlobal(g *GuestInterface) bool {
+	for _, s := range g.IPs {
+		if ip, ok := parseIP(s); ok && ip.IsGlobalUnicast() {
+			return true
+		}
+	}
+	return false
+}
+
+// groupGuest groups what the guest reports by MAC; records without one stand alone, or with the
+// interface that they are an alias of.
+func groupGuest(guest []GuestInterface) []group {
+	records := make([]record, 0, len(guest))
+	aliases := false
+	for i := range guest {
+		g := &guest[i]
+		base, _, alias := strings.Cut(g.Name, ":")
+		if isLoopback(g, base) {
+			continue
+		}
+		r := record{GuestInterface: g, mac: parseMAC(g.MAC), base: base, rank: rankOf(base), global: hasGlobal(g)}
+		aliases = aliases || alias && r.mac.nothing()
+		records = append(records, r)
+	}
+	if aliases {
+		adopt(records)
+	}
+	slices.SortFunc(records, compareRecords)
+	groups := make([]group, 0, len(records))
+	for i, start := 1, 0; i <= len(records); i++ {
+		if i < len(records) && together(&records[i-1], &records[i]) {
+			continue
+		}
+		groups = append(groups, group{records: records[start:i]})
+		start = i
+	}
+	return groups
+}
+
+// adopt gives aliases without a MAC that of the interface that they belong to.
+func adopt(records []record) {
+	owners := map[string]hwaddr{}
+	for i := range records {
+		r := &records[i]
+		if have, ok := owners[r.base]; !r.mac.nothing() && (!ok || r.mac.compare(have) < 0) {
+			owners[r.base] = r.mac
+		}
+	}
+	for i := range records {
+		if r := &records[i]; r.mac.nothing() && r.base != r.Name {
+			r.mac = owners[r.base]
+		}
+	}
+}
+
+func together(a, b *record) bool {
+	if a.mac.nothing() || b.mac.nothing() {
+		return a.mac.nothing() && b.mac.nothing() && a.base == b.base && a.base != ""
+	}
+	return a.mac == b.mac
+}
+
+// compareRecords orders by MAC, then the one that names an interface first. It is total, so the
+// guest's own order decides nothing.
+func compareRecords(a, b record) int {
+	if c := a.mac.compare(b.mac); c != 0 {
+		return c
+	}
+	if a.rank != b.rank {
+		return cmp.Compare(a.rank, b.rank)
+	}
+	if c := natural(a.base, b.base); c != 0 {
+		return c
+	}
+	return cmp.Or(natural(a.Name, b.Name), cmp.Compare(a.MAC, b.MAC), slices.Compare(a.IPs, b.IPs))
+}
+
+// natural compares names as a person counts them: br2 before br10.
+func natural(a, b string) int {
+	i, j := 0, 0
+	for i < len(a) && j < len(b) {
+		if !digit(a[i]) || !digit(b[j]) {
+			if a[i] != b[j] {
+				return cmp.Compare(a[i], b[j])
+			}
+			i++
+			j++
+			continue
+		}
+		x, y := number(a[i:]), number(b[j:])
+		i, j = i+len(x), j+len(y)
+		x, y = strings.TrimLeft(x, "0"), strings.TrimLeft(y, "0")
+		if c := cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y)); c != 0 {
+			return c
+		}
+	}
+	return cmp.Or(cmp.Compare(len(a)-i, len(b)-j), cmp.Compare(a, b))
+}
+
+func digit(c byte) bool { return '0' <= c && c <= '9' }
+
+func number(s string) string {
+	i := 0
+	for i < len(s) && digit(s[i]) {
+		i++
+	}
+	return s[:i]
+}
+
+// find is the group of a MAC.
+func find(groups []group, mac hwaddr) *group {
+	if mac.nothing() {
+		return nil
+	}
+	i, ok := slices.BinarySearchFunc(groups, mac, func(g group, mac hwaddr) int { return g.records[0].mac.compare(mac) })
+	if !ok {
+		return nil
+	}
+	return &groups[i]
+}
+
+// name is what the guest calls the interface.
+func (g *group) name() string { return g.records[0].base }
+
+// mac is the spelling of the first record that has one.
+func (g *group) mac() string {
+	for i := range g.records {
+		if s := g.records[i].MAC; s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+func (g *group) global() bool {
+	return slices.ContainsFunc(g.records, func(r record) bool { return r.global })
+}
+
+// compareUse orders what only the guest knows by usefulness.
+func compareUse(a, b *group) int {
+	if x, y := a.global(), b.global(); x != y {
+		if x {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(natural(a.name(), b.name()), compareRecords(a.records[0], b.records[0]))
+}

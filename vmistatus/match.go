@@ -1,0 +1,148 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vmistatus
+
+import (
+	"cmp"
+	"slices"
+)
+
+// matchGuest finds each entry's group of guest records by its MAC.
+func (m *merger) matchGuest() {
+	guest := m.believed()
+	m.groups = groupGuest(guest)
+	// What the domain has comes before what is only remembered of it.
+	for _, restored := range []bool{false, true} {
+		for i := range m.entries {
+			e := &m.entries[i]
+			if (e.kind == RestoredEntry) != restored {
+				continue
+			}
+			e.mac = m.macOf(e)
+			g := find(m.groups, e.mac)
+			switch {
+			case g == nil:
+				if len(m.groups) > 0 && !e.mac.nothing() {
+					m.warn(UnmatchedNIC, e.name, "the guest agent reports no interface with the MAC of %s", m.label(e))
+				}
+			case !g.claimed:
+				g.claimed = true
+				e.guest = g
+			}
+		}
+	}
+	m.lintMACs()
+}
+
+// macOf is the MAC that an entry will have.
+func (m *merger) macOf(e *entry) hwaddr {
+	for _, s := range m.sources(e, MAC) {
+		if v := m.ask(s, MAC, e); v != "" {
+			return parseMAC(v)
+		}
+	}
+	return hwaddr{}
+}
+
+// believed are the guest's records that count.
+func (m *merger) believed() []GuestInterface {
+	d := m.Domain
+	guest := d.Guest
+	if d.GuestErr != nil && d.Agent != AgentDisconnected {
+		m.warn(SourceUnreadable, "", "the guest agent's answer cannot be used: %v; its last good one is kept", d.GuestErr)
+		if guest == nil {
+			guest = m.remembered()
+		}
+	}
+	switch {
+	case d.Agent == AgentDisconnected:
+		if len(guest) > 0 {
+			m.warn(StaleAgent, "", "the guest agent is away: what it reported was dropped")
+		}
+		return nil
+	case d.Agent == AgentSilent && len(guest) > 0:
+		m.warn(StaleAgent, "", "the guest agent does not answer: what it reported may be old")
+	case d.Channel == "disconnected" && len(guest) > 0:
+		m.warn(StaleAgent, "", "the guest agent's channel is disconnected: what it reported may be old")
+	}
+	return guest
+}
+
+// remembered is what the previous status has of the guest.
+func (m *merger) remembered() []GuestInterface {
+	var guest []GuestInterface
+	for i := range m.Previous {
+		if p := &m.Previous[i]; ContainsInfoSource(p.InfoSource, SourceGuestAgent) {
+			guest = append(guest, GuestInterface{Name: p.InterfaceName, MAC: p.MAC, IPs: p.IPs})
+		}
+	}
+	return guest
+}
+
+// lintMACs warns of interfaces of the domain that the guest's records cannot tell apart.
+func (m *merger) lintMACs() {
+	for i := range m.entries {
+		mac := m.entries[i].mac
+		if mac.nothing() {
+			continue
+		}
+		for j := range i {
+			if m.entries[j].mac == mac {
+				m.warn(SharedMAC, m.entries[i].name, "%s has the MAC of %s: the guest's records of it go to the first", m.label(&m.entries[i]), m.label(&m.entries[j]))
+				break
+			}
+		}
+	}
+}
+
+// lintAddresses warns where the guest contradicts the pod.
+func (m *merger) lintAddresses(e *entry) {
+	if e.guest == nil || len(m.pod.list) == 0 {
+		return
+	}
+	if len(m.guest.list) == 0 && !m.isMasquerade(e) {
+		then := "the pod's are not shown"
+		if m.Policy == PodAuthoritative {
+			then = "the pod's are shown"
+		}
+		m.warn(NoGuestAddress, e.name, "the guest has no address on %s: %s", m.label(e), then)
+	}
+	if m.isMasquerade(e) {
+		return // the guest's address is never the pod's there
+	}
+	for _, v4 := range []bool{true, false} {
+		if m.guest.disjoint(&m.pod, v4) {
+			m.warn(AddressConflict, e.name, "the guest has %s on %s, the pod has %s", m.guest.text(v4), m.label(e), m.pod.text(v4))
+		}
+	}
+}
+
+// addGuestOnly adds the most useful of what only the guest knows.
+func (m *merger) addGuestOnly() {
+	var rest []*group
+	for i := range m.groups {
+		if !m.groups[i].claimed {
+			if rest == nil {
+				rest = make([]*group, 0, len(m.groups))
+			}
+			rest = append(rest, &m.groups[i])
+		}
+	}
+	slices.SortFunc(rest, compareUse)
+	if over := len(rest) - MaxGuestOnly; over > 0 {
+		m.warn(GuestOnlyLimit, "", "the guest reports %d more interfaces than the %d that are listed", over, MaxGuestOnly)
+		rest = rest[:MaxGuestOnly]
+	}
+	for _, g := range rest {
+		m.entries = append(m.entries, entry{kind: GuestEntry, spec: -1, before: -1, guest: g})
+	}
+}
+
+// label is what a warning calls an entry.
+func (m *merger) label(e *entry) string {
+	if e.name == "" && e.guest != nil {
+		return cmp.Or(clip(e.guest.name()), clip(e.guest.mac()), "an interface without a name")
+	}
+	return clip(e.name)
+}

@@ -1,0 +1,368 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vmistatus
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Merge computes status.interfaces. It is pure; see the package's invariants.
+func Merge(in Input) Result {
+	if in.Domain == nil {
+		return kept(in.Previous)
+	}
+	m := &merger{Input: in, primary: -1}
+	m.tables[0] = precedence(in.Policy, false)
+	m.tables[1] = precedence(in.Policy, true)
+	m.index()
+	m.seed()
+	m.restore()
+	m.matchGuest()
+	m.addMultus()
+	m.addGuestOnly()
+	m.resolve()
+	m.limitSize()
+	return m.result
+}
+
+// merger is one merge under way.
+type merger struct {
+	Input
+	tables  [2]table // without and with masquerade
+	primary int      // index of the primary network's interface in the spec; -1: there is none
+	entries []entry
+	specs   map[string]int // indices by name
+	before  map[string]int
+	groups  []group
+
+	pod      addresses
+	guest    addresses
+	chosen   []address
+	texts    []string // what the entries' addresses are cut from
+	origins  []Origin
+	rejected []Rejection
+	result   Result
+}
+
+// entry is an entry before its values are chosen.
+type entry struct {
+	kind   Kind
+	spec   int // index in the spec, -1 if it is not there
+	before int // index in the previous status, -1 if it is not there
+	nic    *NIC
+	name   string
+	mac    hwaddr // that its guest's records are found by
+	guest  *group
+	multus bool
+}
+
+// kept is the status as it was, in memory of its own.
+func kept(previous []Interface) Result {
+	var r Result
+	for i := range previous {
+		e := previous[i]
+		e.IPs = slices.Clone(e.IPs)
+		r.Interfaces = append(r.Interfaces, e)
+		x := Explanation{Kind: KeptEntry, Addresses: make([]Origin, len(e.IPs))}
+		for f := range x.Fields {
+			x.Fields[f] = Origin{FromBefore, NoDomain}
+		}
+		for i := range x.Addresses {
+			x.Addresses[i] = Origin{FromBefore, NoDomain}
+		}
+		r.Explain = append(r.Explain, x)
+	}
+	return r
+}
+
+func (m *merger) warn(code Code, name, format string, args ...any) {
+	m.result.Warnings = append(m.result.Warnings, Warning{code, name, fmt.Sprintf(format, args...)})
+}
+
+// index finds the spec's interfaces and the previous entries by name.
+func (m *merger) index() {
+	m.specs = make(map[string]int, len(m.Interfaces))
+	for i := range m.Interfaces {
+		if _, ok := m.specs[m.Interfaces[i].Name]; !ok {
+			m.specs[m.Interfaces[i].Name] = i
+		}
+	}
+	m.before = make(map[string]int, len(m.Previous))
+	for i := range m.Previous {
+		name := m.Previous[i].Name
+		if name == "" {
+			continue
+		}
+		// Of several entries of one name always the same is taken, wherever it stands.
+		if j, ok := m.before[name]; !ok || compareInterfaces(&m.Previous[i], &m.Previous[j]) < 0 {
+			m.before[name] = i
+		}
+	}
+	if n := LookupDefault(m.Networks); n != nil {
+		m.primary = m.specIndex(n.Name)
+	}
+}
+
+func (m *merger) specIndex(name string) int {
+	if i, ok := m.specs[name]; ok {
+		return i
+	}
+	return -1
+}
+
+func (m *merger) beforeIndex(name string) int {
+	if i, ok := m.before[name]; ok && name != "" {
+		return i
+	}
+	return -1
+}
+
+func (m *merger) entry(kind Kind, name string) entry {
+	return entry{kind: kind, name: name, spec: m.specIndex(name), before: m.beforeIndex(name)}
+}
+
+// seed makes the entries that the domain has.
+func (m *merger) seed() {
+	d := m.Domain
+	m.entries = make([]entry, 0, max(len(d.Interfaces)+len(d.HostDevices), len(m.Interfaces))+MaxGuestOnly+1)
+	if d.Err != nil {
+		m.warn(SourceUnreadable, "", "the domain cannot be read: %v; what the status has of it is kept", d.Err)
+		for i := range m.Previous {
+			p := &m.Previous[i]
+			if p.Name != "" && m.before[p.Name] == i && ContainsInfoSource(p.InfoSource, SourceDomain) {
+				m.entries = append(m.entries, m.entry(StaleEntry, p.Name))
+			}
+		}
+	} else {
+		for i := range d.Interfaces {
+			if d.Interfaces[i].Name == "" {
+				m.warn(DeviceSkipped, "", "an interface with the MAC %q has no alias", clip(d.Interfaces[i].MAC))
+				continue
+			}
+			e := m.entry(NICEntry, d.Interfaces[i].Name)
+			e.nic = &d.Interfaces[i]
+			m.entries = append(m.entries, e)
+		}
+		for i := range d.HostDevices {
+			m.entries = append(m.entries, m.entry(SRIOVEntry, d.HostDevices[i].Name))
+		}
+	}
+	m.skipped()
+	slices.SortFunc(m.entries, m.compareEntries)
+	m.dropTwins()
+}
+
+// skipped tells what an adapter left out, in an order of its own.
+func (m *merger) skipped() {
+	slices.SortFunc(m.result.Warnings, compareWarnings)
+	if len(m.Domain.Skipped) == 0 {
+		return
+	}
+	texts := slices.Clone(m.Domain.Skipped)
+	slices.Sort(texts)
+	for _, text := range texts {
+		m.warn(DeviceSkipped, "", "%s", text)
+	}
+}
+
+// compareEntries orders what the domain has: the primary network, the interfaces in the order of
+// the spec, SR-IOV devices in that order; what the spec does not have comes last.
+func (m *merger) compareEntries(a, b entry) int {
+	if first := m.isPrimary(&a); first != m.isPrimary(&b) {
+		if first {
+			return -1
+		}
+		return 1
+	}
+	if c := cmp.Compare(a.kind, b.kind); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(uint(a.spec), uint(b.spec)); c != 0 { // -1 is the largest
+		return c
+	}
+	if c := natural(a.name, b.name); c != 0 || a.nic == nil {
+		return c
+	}
+	return cmp.Or(cmp.Compare(a.nic.MAC, b.nic.MAC), cmp.Compare(a.nic.Queues, b.nic.Queues), cmp.Compare(a.nic.LinkState, b.nic.LinkState))
+}
+
+func (m *merger) isPrimary(e *entry) bool { return e.spec >= 0 && e.spec == m.primary }
+
+// dropTwins keeps the first of several entries of one name.
+func (m *merger) dropTwins() {
+	kept := m.entries[:0]
+	for _, e := range m.entries {
+		if slices.ContainsFunc(kept, func(k entry) bool { return k.name == e.name }) {
+			m.warn(DeviceSkipped, e.name, "%s stands in the domain twice", clip(e.name))
+			continue
+		}
+		kept = append(kept, e)
+	}
+	m.entries = kept
+}
+
+// restore puts the primary network back while the domain does not show it: the pod is still there.
+func (m *merger) restore() {
+	if m.primary < 0 || len(m.entries) > 0 && m.isPrimary(&m.entries[0]) {
+		return
+	}
+	e := m.entry(RestoredEntry, m.Interfaces[m.primary].Name)
+	if e.before >= 0 {
+		m.entries = slices.Insert(m.entries, 0, e)
+	}
+}
+
+// carries says whether a network has multus-status.
+func (m *merger) carries(name string) bool {
+	if m.Multus != nil && m.Multus.Err == nil {
+		return slices.Contains(m.Multus.Names, name)
+	}
+	i := m.beforeIndex(name)
+	return i >= 0 && ContainsInfoSource(m.Previous[i].InfoSource, SourceMultusStatus)
+}
+
+// addMultus marks the entries that Multus reports and adds those that only it reports.
+func (m *merger) addMultus() {
+	if m.Multus != nil && m.Multus.Err != nil {
+		m.warn(SourceUnreadable, "", "the pod's network-status cannot be read: %v; what the status has of it is kept", m.Multus.Err)
+	}
+	have := 0
+	for i := range m.entries {
+		m.entries[i].multus = m.carries(m.entries[i].name)
+		if m.entries[i].spec >= 0 {
+			have++
+		}
+	}
+	if have == len(m.Interfaces) {
+		return
+	}
+	domain := m.entries
+	for i := range m.Interfaces {
+		name := m.Interfaces[i].Name
+		if m.specs[name] != i || slices.ContainsFunc(domain, func(e entry) bool { return e.spec == i }) || !m.carries(name) {
+			continue
+		}
+		e := m.entry(MultusEntry, name)
+		e.multus = true
+		m.entries = append(m.entries, e)
+	}
+}
+
+// isMasquerade says whether an entry's interface has masquerade binding.
+func (m *merger) isMasquerade(e *entry) bool {
+	return e.spec >= 0 && m.Interfaces[e.spec].Masquerade != nil
+}
+
+// sources is the precedence of one field of an entry.
+func (m *merger) sources(e *entry, f Field) sources {
+	t := &m.tables[0]
+	if m.isMasquerade(e) {
+		t = &m.tables[1]
+	}
+	return t[e.kind][f]
+}
+
+// resolve chooses every value of every entry.
+func (m *merger) resolve() {
+	n := len(m.entries)
+	m.result.Interfaces = make([]Interface, n)
+	m.result.Explain = make([]Explanation, n)
+	m.texts = make([]string, 0, 4*n)
+	m.origins = make([]Origin, 0, 4*n)
+	for i := range m.entries {
+		e, out, why := &m.entries[i], &m.result.Interfaces[i], &m.result.Explain[i]
+		why.Kind = e.kind
+		m.chooseAddresses(e, out, why)
+		out.Name, why.Fields[Name] = m.text(e, Name)
+		out.MAC, why.Fields[MAC] = m.text(e, MAC)
+		out.PodInterfaceName, why.Fields[PodInterfaceName] = m.text(e, PodInterfaceName)
+		out.InterfaceName, why.Fields[InterfaceName] = m.text(e, InterfaceName)
+		out.LinkState, why.Fields[LinkState] = m.text(e, LinkState)
+		out.QueueCount, why.Fields[QueueCount] = m.queues(e)
+		named := e.guest != nil && (e.kind == GuestEntry || e.guest.name() != "")
+		out.InfoSource = infoSource(e.kind <= StaleEntry, named, e.multus)
+		if out.InfoSource != "" {
+			why.Fields[InfoSource] = Origin{FromSources, MadeOfSources}
+		}
+		m.rejectNames(e, why)
+	}
+	m.unreadElsewhere()
+}
+
+// text asks the sources of a field one after the other.
+func (m *merger) text(e *entry, f Field) (string, Origin) {
+	for _, s := range m.sources(e, f) {
+		if s == NoSource {
+			break
+		}
+		v := m.ask(s, f, e)
+		if v == "" {
+			continue
+		}
+		if f != Name || e.spec < 0 {
+			if short := clip(v); short != v {
+				m.warn(NameLimit, e.name, "%s %s… of %d bytes was cut", f, short[:min(len(short), 16)], len(v))
+				v = short
+			}
+		}
+		return v, Origin{s, ruleOf(e.kind, s, f)}
+	}
+	return "", Origin{}
+}
+
+// ruleOf is why the first source of the table was used.
+func ruleOf(kind Kind, s Source, f Field) Rule {
+	if s == FromBefore && f != PodInterfaceName && (kind == StaleEntry || kind == RestoredEntry) {
+		return KeptStale
+	}
+	return FirstSource
+}
+
+// ask is the text that a source has for a field.
+func (m *merger) ask(s Source, f Field, e *entry) string {
+	switch {
+	case f == Name:
+		return e.name
+	case s == FromDomain && f == MAC:
+		return e.nic.MAC
+	case s == FromDomain && f == LinkState:
+		return e.nic.LinkState
+	case s == FromSpec && f == MAC && e.spec >= 0:
+		return m.Interfaces[e.spec].MacAddress
+	case s == FromAgent && f == MAC && e.guest != nil:
+		return e.guest.mac()
+	case s == FromAgent && f == InterfaceName && e.guest != nil:
+		return e.guest.name()
+	case s == FromBefore && e.before >= 0:
+		p := &m.Previous[e.before]
+		switch f {
+		case MAC:
+			return p.MAC
+		case PodInterfaceName:
+			return p.PodInterfaceName
+		case LinkState:
+			return p.LinkState
+		}
+	}
+	return ""
+}
+
+func (m *merger) queues(e *entry) (int32, Origin) {
+	for _, s := range m.sources(e, QueueCount) {
+		n := int32(0)
+		switch {
+		case s == FromDomain:
+			n = e.nic.Queues
+		case s == FromBefore && e.before >= 0:
+			n = m.Previous[e.before].QueueCount
+		}
+		if n > 0 {
+			return min(n, math.MaxInt32), Origin{s, ruleOf(e.kind, s, QueueCount)}
+		}
+	}
+	return 0, Origin{}
+}
