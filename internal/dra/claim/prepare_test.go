@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/weftnet/weft/internal/dra/device"
@@ -278,8 +279,13 @@ func TestUnprepareWaitsForTheLinks(t *testing.T) { // T-48
 
 func TestPrepareWithoutStatus(t *testing.T) { // T-31
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}, "c1", errors.New("no rule"))
+	// What an API server since 1.36 answers a driver that may write statuses, but no entries of its own.
+	noEntries := apierrors.NewInvalid(schema.GroupKind{Group: "resource.k8s.io", Kind: "ResourceClaim"}, "c1",
+		field.ErrorList{field.Forbidden(field.NewPath("status", "devices"), `changing status.devices requires resource="resourceclaims/driver"`)})
+	const hint = "since Kubernetes 1.36 a driver needs the verbs associated-node:update and :patch on resourceclaims/driver"
 	for name, set := range map[string]func(*cluster){
 		"403":  func(a *cluster) { a.err = forbidden },
+		"422":  func(a *cluster) { a.err = noEntries },
 		"hang": func(a *cluster) { a.hang = true },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -298,6 +304,9 @@ func TestPrepareWithoutStatus(t *testing.T) { // T-31
 				}
 				if !strings.Contains(r.api.texts(), "ResourceClaim c1: StatusNotWritten") {
 					t.Errorf("events: %s", r.api.texts())
+				}
+				if told := strings.Contains(r.api.texts(), hint); told != (name != "hang") {
+					t.Errorf("what right is missing is told: %t, in %s", told, r.api.texts())
 				}
 				go r.Run(t.Context()) //nolint:errcheck // it gives none
 				wait(time.Minute)

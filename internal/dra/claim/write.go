@@ -7,11 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weftnet/weft/internal/host/journal"
@@ -28,12 +31,28 @@ func (c *Claims) writeStatus(ctx context.Context, claim *resourceapi.ResourceCla
 	}
 	name := nameOf(l.body)
 	c.cfg.Log.Warn("status of a claim is not written, it is tried again", "claim", name.String(), "claim_uid", l.body.UID, "error", err)
-	message := "The devices are prepared, but the claim's status does not say so yet: " + err.Error()
-	if apierrors.IsForbidden(err) {
-		message += ". Since Kubernetes 1.36 a driver needs the verbs associated-node:update and :patch on resourceclaims/driver, as in Weft's manifests"
+	message := "The devices are prepared, but the claim's status does not say so yet"
+	if mayNot(err) { // before the error's text, which may be cut
+		message += " (since Kubernetes 1.36 a driver needs the verbs associated-node:update and :patch on resourceclaims/driver, as in Weft's manifests)"
 	}
-	c.event(name, claim.UID, corev1.EventTypeWarning, "StatusNotWritten", message)
+	c.event(name, claim.UID, corev1.EventTypeWarning, "StatusNotWritten", message+": "+err.Error())
 	c.writeLater(name, claim.UID, firstPause)
+}
+
+// mayNot says that a right is missing: to write claims' statuses at all, which is answered by 403, or
+// the driver's entries in them, which is a value that is forbidden, in an answer of 422.
+func mayNot(err error) bool {
+	if apierrors.IsForbidden(err) {
+		return true
+	}
+	const entries = "status.devices"
+	var status apierrors.APIStatus // no error by itself, which errors.AsType would ask for
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool {
+		return c.Type == metav1.CauseTypeForbidden && strings.HasPrefix(c.Field, entries)
+	})
 }
 
 // writeOnce sees to it that the status has our entries, by at most one write that succeeds.
