@@ -107,7 +107,7 @@ func (d Device) Matches(filter *v2alpha1.DeviceFilter) bool {
 		passes(filter.PCIAddrs, string(d.Addr)) &&
 		passes(filter.VendorIDs, d.Vendor) &&
 		passes(filter.DeviceIDs, d.DeviceID) &&
-		passes(filter.Drivers, d.Driver)
+		(len(filter.Drivers) == 0 || slices.Contains(filter.Drivers, d.Driver)) // "" is a VF without one
 }
 
 // Merge takes over the name of a link that is in a pod, and the PF's while that has none here. A VF

@@ -66,6 +66,8 @@ func TestAttributesThatTheAPIRefuses(t *testing.T) {
 func TestMatches(t *testing.T) {
 	vfio := vf2()
 	vfio.Driver, vfio.KernelIfaceName = "vfio-pci", ""
+	free := vf2()
+	free.Driver, free.KernelIfaceName = "", ""
 	one := func(value string) []string { return []string{"other", value} }
 	tests := []struct {
 		name   string
@@ -89,6 +91,9 @@ func TestMatches(t *testing.T) {
 		{"other deviceIDs", vf2(), &v2alpha1.DeviceFilter{DeviceIDs: one("0x101f")}, false},
 		{"drivers", vfio, &v2alpha1.DeviceFilter{Drivers: one("vfio-pci")}, true},
 		{"other drivers", vf2(), &v2alpha1.DeviceFilter{Drivers: one("vfio-pci")}, false},
+		{"no driver", free, &v2alpha1.DeviceFilter{Drivers: one("")}, true},
+		{"no driver, and another", vf2(), &v2alpha1.DeviceFilter{Drivers: one("")}, false},
+		{"any driver", free, &v2alpha1.DeviceFilter{Drivers: one("vfio-pci")}, false},
 		{"all of them", vf2(), &v2alpha1.DeviceFilter{
 			IfNames: one("ens1f0v0"), PFNames: one("ens1f0"), PCIAddrs: one("0000:03:00.2"),
 			VendorIDs: one("0x15b3"), DeviceIDs: one("0x101e"), Drivers: one("mlx5_core"),
