@@ -135,7 +135,7 @@ func (c *Call) judge(i int, stdout []byte) (result *results.Result, prev []byte,
 // Del runs DEL of every plugin in reverse order. It never stops at a failure; its
 // error joins an *Error for each plugin that failed. From CNI 0.4.0 on plugins get
 // prevResult; one that cannot be read is left out, since undoing without it is
-// better than not undoing.
+// better than not undoing. Addresses that a plugin forgets are released (release).
 func (r *Runner) Del(ctx context.Context, c Call) error {
 	k := keys{runtimeConfig: c.RuntimeConfig}
 	if atLeast(c.Network.CNIVersion, 0, 4) {
@@ -146,7 +146,7 @@ func (r *Runner) Del(ctx context.Context, c Call) error {
 	var errs []error
 	for i := range slices.Backward(c.Network.Plugins) {
 		// i+1 plugins are left, this one included.
-		errs = append(errs, r.shared(ctx, &c, cmdDel, i, i+1, k))
+		errs = append(errs, r.shared(ctx, &c, cmdDel, i, i+1, k), r.release(ctx, &c, i, k))
 	}
 	return errors.Join(errs...)
 }
@@ -229,13 +229,18 @@ func Share(ctx context.Context, left int, least time.Duration) context.Context {
 
 // plugin runs one command of one plugin. The error is an *Error.
 func (r *Runner) plugin(ctx context.Context, c *Call, command string, i int, k keys) ([]byte, error) {
-	bad := c.failure(command, i, fault.Config)
+	return r.execute(ctx, c, command, i, c.Network.Plugins[i].Type, k)
+}
+
+// execute runs the plugin of a type with the configuration of plugin i.
+func (r *Runner) execute(ctx context.Context, c *Call, command string, i int, pluginType string, k keys) ([]byte, error) {
+	bad := &Error{Plugin: pluginType, Index: i, Command: command, Code: uint(fault.Config)}
 	conf, err := pluginConf(c.Network, i, k)
 	if err != nil {
 		bad.Msg, bad.Err = err.Error(), err
 		return nil, bad
 	}
-	binary, err := Find(c.Network.Plugins[i].Type, c.Path)
+	binary, err := Find(pluginType, c.Path)
 	if err != nil {
 		bad.Code, bad.Msg, bad.Err = uint(fault.Delegate), err.Error(), err
 		return nil, bad

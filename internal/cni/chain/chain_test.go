@@ -287,6 +287,37 @@ func TestDelReachesEveryPlugin(t *testing.T) {
 	}
 }
 
+// host-device forgets its addresses when the namespace is gone: they are released for it, also when its
+// device is gone as well.
+func TestDelReleasesAddresses(t *testing.T) {
+	for name, c := range map[string]struct {
+		conf, netns string
+		want        []string
+	}{
+		"no namespace":      {`"type":"host-device","ipam":{"type":"pa"}`, "", []string{"pb DEL", "host-device DEL", "host-device DEL"}},
+		"no device either":  {`"type":"host-device","ipam":{"type":"pa"},"fail":{"DEL":{"code":5,"msg":"no device","times":1}}`, "", []string{"pb DEL", "host-device DEL", "host-device DEL"}},
+		"a namespace":       {`"type":"host-device","ipam":{"type":"pa"}`, "/run/netns/x", []string{"pb DEL", "host-device DEL"}},
+		"no addresses":      {`"type":"host-device"`, "", []string{"pb DEL", "host-device DEL"}},
+		"one that does not": {`"type":"pc","ipam":{"type":"pa"}`, "", []string{"pb DEL", "pc DEL"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, "1.0.0", c.conf, `"type":"pb"`)
+			b.call.Path = binaries.Delegate(t, "host-device", "pa", "pb", "pc")
+			b.call.Netns = c.netns
+			err := runner(nil).Del(t.Context(), b.call)
+			if strings.Contains(c.conf, "fail") != (err != nil) {
+				t.Errorf("DEL ends with %v", err)
+			}
+			b.wantOrder(c.want...)
+		})
+	}
+	b := newBench(t, "1.0.0", `"type":"host-device","ipam":{"type":"gone"}`)
+	b.call.Path, b.call.Netns = binaries.Delegate(t, "host-device"), ""
+	if e := chainError(t, runner(nil).Del(t.Context(), b.call)); e.Plugin != "gone" || !errors.Is(e, fs.ErrNotExist) {
+		t.Errorf("without the IPAM plugin DEL ends with %v", e)
+	}
+}
+
 // A plugin that hangs in DEL has its share of the deadline, not all of it.
 func TestDelSharesItsTime(t *testing.T) {
 	b := newBench(t, "1.0.0", `"type":"pa"`, `"type":"pb","sleep":{"DEL":"1m"}`)
