@@ -7,6 +7,7 @@
 // Binaries are built once per test process into <repository>/.cache/test, under a
 // file lock, because the tests of several packages run side by side and linking the
 // plugins takes longer than most tests; the go command relinks only what changed.
+// Where there is no Go (test/lab/vm) they are given, in the directory of givenEnv.
 // Nothing but tests may import it.
 package binaries
 
@@ -55,8 +56,18 @@ func Delegate(tb testing.TB, names ...string) string {
 // done holds what this process has built: directory name to the error of building it.
 var done sync.Map //nolint:gochecknoglobals // one build per test process is the point
 
+// givenEnv names a directory of directories of binaries that were built for this run.
+const givenEnv = "WEFT_TEST_BINARIES"
+
 func built(tb testing.TB, name, module, pattern string) string {
 	tb.Helper()
+	if given := os.Getenv(givenEnv); given != "" {
+		dir := filepath.Join(given, name)
+		if _, err := os.Stat(dir); err != nil {
+			tb.Fatalf("%s has no %s: %v", givenEnv, name, err)
+		}
+		return dir
+	}
 	root, err := root()
 	if err != nil {
 		tb.Fatal(err)

@@ -4,7 +4,7 @@
 // Command vm runs Weft's tests in a machine with a real SR-IOV NIC (package vm), opens a shell in
 // one, and installs what that needs.
 //
-// It owns the list of the packages whose tests have something to say there.
+// It owns the list of the packages whose tests have something to say there (suites.go).
 //
 // Implements: architecture 5 (SR-IOV).
 package main
@@ -28,21 +28,6 @@ import (
 	"github.com/weftnet/weft/test/lab/build"
 	"github.com/weftnet/weft/test/lab/vm"
 )
-
-// suite is a package whose tests run in the machine.
-type suite struct {
-	pkg string
-	old bool // on the older kernel, too
-}
-
-func suites() []suite {
-	return []suite{
-		{pkg: "internal/host/kernel", old: true},
-		{pkg: "internal/dra/sriov"},
-		{pkg: "internal/dra/dummy"},
-		{pkg: "internal/dra/handover"},
-	}
-}
 
 const usage = `usage: vm install          install QEMU (as root, on Debian 12)
        vm test [PACKAGE…]  run the tests of these packages, or of all that have some for the machine
@@ -134,13 +119,7 @@ func test(ctx context.Context, store vm.Store, root string, args []string) error
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	chosen := suites()
-	if flags.NArg() > 0 {
-		chosen = nil
-		for _, pkg := range flags.Args() {
-			chosen = append(chosen, suite{pkg: filepath.Clean(pkg), old: true})
-		}
-	}
+	chosen := choose(flags.Args())
 	if err := vm.QemuFault(ctx); err != nil {
 		return err
 	}
@@ -154,14 +133,14 @@ func test(ctx context.Context, store vm.Store, root string, args []string) error
 			return err
 		}
 	}
+	m, err := prepare(ctx, store, root, work, chosen)
+	if err != nil {
+		return err
+	}
 	var faults []error
-	for _, k := range []vm.Kernel{vm.Current, vm.Old} {
-		mine := slices.DeleteFunc(slices.Clone(chosen), func(s suite) bool { return k == vm.Old && !s.old })
-		if *kernel != "both" && *kernel != string(k) || len(mine) == 0 {
-			continue
-		}
-		if err := boot(ctx, store, root, k, mine, work, *pattern); err != nil {
-			faults = append(faults, fmt.Errorf("on Linux %s: %w", k, err))
+	for i, r := range rounds(chosen, *kernel, *pattern) {
+		if err := m.boot(ctx, i+1, r); err != nil {
+			faults = append(faults, fmt.Errorf("on Linux %s: %w", r.kernel, err))
 		}
 	}
 	return errors.Join(faults...)
@@ -181,14 +160,43 @@ func compile(ctx context.Context, root string, s suite, work string) error {
 	return nil
 }
 
-// boot runs test programs in one machine, and leaves their logs and coverage in the cache.
-func boot(ctx context.Context, store vm.Store, root string, k vm.Kernel, suites []suite, work, pattern string) error {
-	done := filepath.Join(store.Dir, "results", string(k))
+// machine is what the machines of one run have in common.
+type machine struct {
+	store vm.Store
+	root  string
+	work  string            // where the test programs are
+	files map[string]string // of every machine
+	disk  string            // that all have one after the other, or ""
+}
+
+// prepare makes what the suites want of their machines.
+func prepare(ctx context.Context, store vm.Store, root, work string, chosen []suite) (machine, error) {
+	m := machine{store: store, root: root, work: work}
+	var err error
+	if m.files, err = programs(ctx); err != nil {
+		return m, err
+	}
+	if slices.ContainsFunc(chosen, func(s suite) bool { return s.binaries }) {
+		if err := m.giveBinaries(ctx); err != nil {
+			return m, err
+		}
+	}
+	if slices.ContainsFunc(chosen, func(s suite) bool { return s.reboot != "" }) {
+		const size = 64
+		m.disk = filepath.Join(work, "disk")
+		return m, vm.MakeDisk(ctx, m.disk, size)
+	}
+	return m, nil
+}
+
+// boot runs the test programs of a round in one machine, and leaves their logs and coverage in the cache.
+func (m machine) boot(ctx context.Context, number int, r round) error {
+	done := filepath.Join(m.store.Dir, "results", r.name)
 	if err := os.MkdirAll(filepath.Dir(done), 0o755); err != nil {
 		return err
 	}
 	// Of its own while it runs: others may run tests of this checkout as well.
-	out, err := os.MkdirTemp(filepath.Dir(done), string(k)+".")
+	out, err := os.MkdirTemp(filepath.Dir(done), r.name+".")
 	if err != nil {
 		return err
 	}
@@ -198,36 +206,39 @@ func boot(ctx context.Context, store vm.Store, root string, k vm.Kernel, suites 
 		return err
 	}
 	defer log.Close()
-	files, err := programs(ctx)
-	if err != nil {
-		return err
-	}
-	const limit, perPackage = 20 * time.Minute, 10 * time.Minute
 	seen := &skips{out: io.MultiWriter(os.Stdout, log)}
-	o := vm.Options{
-		Kernel: k, PFs: 2, IOMMU: true, Timeout: limit, Share: out, Stdout: seen,
-		Files: files, Env: []string{"WEFT_CI=1"},
+	o := m.options(number, r)
+	o.Share, o.Stdout = out, seen
+	fmt.Printf("==> tests on Linux %s\n", r.name)
+	start := time.Now()
+	result, err := m.store.Run(ctx, o)
+	err = errors.Join(err, verdict(r.suites, result, seen), os.RemoveAll(done), os.Rename(out, done))
+	if err != nil {
+		return fmt.Errorf("%w\nlogs are in %s", err, done)
 	}
-	for _, s := range suites {
+	fmt.Printf("==> passed on Linux %s in %.0f s; log and coverage are in %s\n", r.name, time.Since(start).Seconds(), done)
+	return nil
+}
+
+func (m machine) options(number int, r round) vm.Options {
+	const limit, perPackage = 20 * time.Minute, 10 * time.Minute
+	o := vm.Options{
+		Kernel: r.kernel, PFs: 2, IOMMU: true, Timeout: limit, Files: maps.Clone(m.files), Disk: m.disk,
+		Env: []string{"WEFT_CI=1", "WEFT_TEST_BINARIES=" + binariesPath, fmt.Sprintf("WEFT_VM_BOOT=%d", number)},
+	}
+	for _, s := range r.suites {
 		dir := "/test/" + s.binary() + ".d" // its tests read testdata beside them
-		o.Files["/test/"+s.binary()] = filepath.Join(work, s.binary())
-		if data := filepath.Join(root, s.pkg, "testdata"); exists(data) {
+		o.Files["/test/"+s.binary()] = filepath.Join(m.work, s.binary())
+		if data := filepath.Join(m.root, s.pkg, "testdata"); exists(data) {
 			o.Files[dir+"/testdata"] = data
 		}
 		o.Commands = append(o.Commands, []string{
 			"/bin/sh", "-c", `mkdir -p "$0" && cd "$0" && exec "$@"`, dir,
-			"../" + s.binary(), "-test.v", "-test.timeout=" + perPackage.String(), "-test.run=" + pattern,
+			"../" + s.binary(), "-test.v", "-test.timeout=" + perPackage.String(), "-test.run=" + r.pattern,
 			"-test.coverprofile=/share/" + s.binary() + ".cover",
 		})
 	}
-	fmt.Printf("==> tests on Linux %s\n", k)
-	r, err := store.Run(ctx, o)
-	err = errors.Join(err, verdict(suites, r, seen), os.RemoveAll(done), os.Rename(out, done))
-	if err != nil {
-		return fmt.Errorf("%w\nlogs are in %s", err, done)
-	}
-	fmt.Printf("==> passed on Linux %s; log and coverage are in %s\n", k, done)
-	return nil
+	return o
 }
 
 // verdict says what failed of the tests that ran; a test that skipped did.
