@@ -47,6 +47,20 @@ const (
 	Delete
 )
 
+func (d Do) String() string {
+	switch d {
+	case Nothing:
+		return "nothing"
+	case Apply:
+		return "apply"
+	case Restore:
+		return "restore"
+	case Delete:
+		return "delete"
+	}
+	return fmt.Sprintf("step %d", int(d))
+}
+
 // Step is what is to be done about the configuration of one node.
 type Step struct {
 	Do Do
@@ -95,10 +109,21 @@ func govern(d assign.Decision, spec *v2alpha1.CiliumNetworkDriverNodeConfigSpec,
 			want.Annotations[Adopted] = adopted
 		}
 	}
-	if Owner(existing) == d.Config && equality.Semantic.DeepEqual(existing.Spec, want.Spec) {
+	if Owner(existing) == d.Config && Same(&existing.Spec, &want.Spec) {
 		return Step{Do: Nothing, Why: why}, nil
 	}
 	return Step{Do: Apply, Want: want, Why: why}, nil
+}
+
+// Same says whether two specs mean the same, wherever their defaults were filled in.
+func Same(a, b *v2alpha1.CiliumNetworkDriverNodeConfigSpec) bool {
+	if equality.Semantic.DeepEqual(a, b) {
+		return true
+	}
+	a, b = a.DeepCopy(), b.DeepCopy()
+	a.SetDefaults()
+	b.SetDefaults()
+	return equality.Semantic.DeepEqual(a, b)
 }
 
 // release is for a node that no cluster configuration governs.

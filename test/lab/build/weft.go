@@ -21,12 +21,28 @@ func (b Builder) Weft(ctx context.Context) (Set, error) {
 	if err := os.MkdirAll(set.Dir, 0o755); err != nil {
 		return Set{}, err
 	}
-	return set, b.run(ctx, b.Root, set.Dir, job{flags: []string{"-ldflags=-s -w"}, targets: []string{"./cmd/..."}})
+	return set, b.run(ctx, b.Root, set.Dir, job{flags: weftFlags(), targets: []string{"./cmd/..."}})
 }
+
+// WeftProgram builds one of them and gives its path.
+func (b Builder) WeftProgram(ctx context.Context, name string) (string, error) {
+	set := Set{Dir: filepath.Join(b.Cache(), "weft")}
+	unlock, err := b.lock(ctx, "weft")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if err := os.MkdirAll(set.Dir, 0o755); err != nil {
+		return "", err
+	}
+	return set.Path(name), b.run(ctx, b.Root, set.Dir, job{flags: weftFlags(), targets: []string{"./cmd/" + name}})
+}
+
+func weftFlags() []string { return []string{"-ldflags=-s -w"} }
 
 // WeftImage packs them as the image that deploy/ names.
 func (b Builder) WeftImage(ctx context.Context, archive string, weft Set) error {
 	_, err := b.goCommand(ctx, b.Root, []string{"CGO_ENABLED=0"}, "run", "-mod=readonly", "-buildvcs=false",
-		"./build/image", "-o", archive, weft.Path("weft-agent"), weft.Path("weft-cni"), weft.Path("weft"), "cilium-dbg=weft")
+		"./build/image", "-o", archive, weft.Path("weft-agent"), weft.Path("weft-cni"), weft.Path("weft"), weft.Path("weft-operator"), "cilium-dbg=weft")
 	return err
 }
