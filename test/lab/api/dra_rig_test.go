@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,6 +24,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
@@ -62,25 +65,38 @@ type draNode struct {
 	stop    func()
 }
 
+// draReady says that the one cluster has what draCluster gives it.
+var draReady sync.Once //nolint:gochecknoglobals // as the cluster itself
+
 // draCluster is the cluster with the definitions, rights and policies of deploy/, and what allocates.
 func draCluster(t *testing.T) kubernetes.Interface {
 	t.Helper()
-	lab.InstallCRDs(t)
-	for _, file := range []string{"rbac.yaml", "policy.yaml", "network-driver/rbac.yaml"} {
-		content, err := os.ReadFile(filepath.Join("../../../deploy", file))
-		if err != nil {
+	draReady.Do(func() {
+		lab.InstallCRDs(t)
+		lab.Apply(t, shipped(t, "rbac.yaml", "policy.yaml", "network-driver/rbac.yaml"), "--server-side", "--force-conflicts")
+		if err := lab.Cluster(t).StartScheduling(); err != nil {
 			t.Fatal(err)
 		}
-		lab.Apply(t, string(content), "--server-side")
-	}
-	if err := lab.Cluster(t).StartScheduling(); err != nil {
-		t.Fatal(err)
-	}
+	})
 	client, err := kubernetes.NewForConfig(lab.Cluster(t).Config())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return client
+}
+
+// shipped are files of deploy/, as they are.
+func shipped(t *testing.T, files ...string) string {
+	t.Helper()
+	var all []string
+	for _, file := range files {
+		content, err := os.ReadFile(filepath.Join("../../../deploy", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, string(content))
+	}
+	return strings.Join(all, "\n---\n")
 }
 
 // startNode makes a node whose card ens1f0 can have eight VFs, and starts its agent.
@@ -111,6 +127,10 @@ func (n *draNode) join() {
 		n.t.Fatal(err)
 	}
 	n.atEnd("node", func(ctx context.Context) error { return nodes.Delete(ctx, n.name, metav1.DeleteOptions{}) })
+	n.atEnd("slices", func(ctx context.Context) error {
+		return n.kube.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{},
+			metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + n.name})
+	})
 	made.Spec.Taints = nil // the server's, until a controller finds the node ready
 	if _, err := nodes.Update(n.t.Context(), made, metav1.UpdateOptions{}); err != nil {
 		n.t.Fatal(err)
@@ -236,7 +256,7 @@ func (n *draNode) configure(spec string) {
 // configured waits until the configuration that the API has is in force.
 func (n *draNode) configured() {
 	n.t.Helper()
-	configs := driverConfigs(n.t, nodeConfigs)
+	configs := n.configs()
 	n.atEnd("the configuration", func(ctx context.Context) error { return configs.Delete(ctx, n.name, metav1.DeleteOptions{}) })
 	eventually(n.t, "the configuration of "+n.name+" to be in force", func() error {
 		got, err := configs.Get(n.t.Context(), n.name, metav1.GetOptions{})
@@ -259,6 +279,15 @@ func (n *draNode) configured() {
 		return nil
 	})
 	n.kubelet.WaitFor(draDriver)
+}
+
+func (n *draNode) configs() dynamic.ResourceInterface {
+	n.t.Helper()
+	client, err := dynamic.NewForConfig(lab.Cluster(n.t).Config())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return client.Resource(schema.GroupVersionResource{Group: "cilium.io", Version: "v2alpha1", Resource: nodeConfigs})
 }
 
 // slices are the node's, sorted by pool and name.
