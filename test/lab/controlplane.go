@@ -66,8 +66,9 @@ type ControlPlane struct {
 	config     *rest.Config
 	components map[string]box.Process
 
-	mu    sync.Mutex
-	nodes []*Node
+	mu      sync.Mutex
+	nodes   []*Node
+	started int // nodes, those that are no more among them
 }
 
 // StartControlPlane builds what is not built yet, and starts etcd and kube-apiserver, which is a
@@ -382,7 +383,7 @@ func (cp *ControlPlane) stop(keepLogs bool) error {
 	cp.mu.Unlock()
 	var errs []error
 	for _, n := range nodes {
-		errs = append(errs, n.box.Close())
+		errs = append(errs, n.close())
 	}
 	if cp.box != nil {
 		errs = append(errs, cp.box.Close())

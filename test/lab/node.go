@@ -59,6 +59,7 @@ type Node struct {
 	number    int
 	cgroup    string
 	box       *box.Box
+	machine   *machine // nil: a box of this machine
 	processes map[string]box.Process
 }
 
@@ -74,23 +75,31 @@ func (cp *ControlPlane) StartNode(ctx context.Context) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := cp.newNode()
+	n, err := cp.newNode(nil)
 	if err != nil {
 		return nil, err
 	}
-	for _, step := range []func(context.Context) error{
+	if err := n.steps(ctx,
+		n.makeCgroup,
 		n.makeBox,
 		n.connect,
 		func(context.Context) error { return n.makeRoot(programs) },
 		n.startRuntime,
 		n.startKubelet,
 		n.Ready,
-	} {
-		if err := step(ctx); err != nil {
-			return nil, fmt.Errorf("start node %s: %w", n.Name, err)
-		}
+	); err != nil {
+		return nil, err
 	}
 	return n, nil
+}
+
+func (n *Node) steps(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return fmt.Errorf("start node %s: %w", n.Name, err)
+		}
+	}
+	return nil
 }
 
 // programs is what a node's own directories are filled with.
@@ -105,36 +114,34 @@ func (cp *ControlPlane) nodePrograms(ctx context.Context) (programs, error) {
 	return programs{kube: cp.kube, runtime: runtime, plugins: plugins}, err
 }
 
-func (cp *ControlPlane) newNode() (*Node, error) {
+// newNode is one that has not started yet. From here on Stop ends it.
+func (cp *ControlPlane) newNode(m *machine) (*Node, error) {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
-	number := len(cp.nodes) + 1
+	cp.started++
+	number := cp.started
 	n := &Node{
 		Name: fmt.Sprintf("n%d", number), Address: fmt.Sprintf("172.31.255.%d", 10+number),
-		Subnet: fmt.Sprintf("10.244.%d.0/24", number), cp: cp, number: number,
+		Subnet: fmt.Sprintf("10.244.%d.0/24", number), cp: cp, number: number, machine: m,
 		processes: map[string]box.Process{},
 	}
 	n.Logs = cp.space.log(n.Name)
-	n.cgroup = "weft-lab-" + cp.space.id + "-" + n.Name
 	if err := os.MkdirAll(n.Logs, 0o755); err != nil {
 		return nil, err
 	}
-	if err := cp.space.note(func(r *record) { r.Cgroups = append(r.Cgroups, n.cgroup) }); err != nil {
-		return nil, err
+	cp.nodes = append(cp.nodes, n)
+	return n, nil
+}
+
+func (n *Node) makeCgroup(context.Context) error {
+	n.cgroup = "weft-lab-" + n.cp.space.id + "-" + n.Name
+	if err := n.cp.space.note(func(r *record) { r.Cgroups = append(r.Cgroups, n.cgroup) }); err != nil {
+		return err
 	}
 	if err := makeCgroup(n.cgroup); err != nil {
-		return nil, fmt.Errorf("make cgroup: %w", err)
+		return fmt.Errorf("make cgroup: %w", err)
 	}
-	log, err := os.Create(filepath.Join(n.Logs, "init.log"))
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	if n.box, err = box.New(n.Name, log); err != nil {
-		return nil, err
-	}
-	cp.nodes = append(cp.nodes, n) // from here on Stop closes it
-	return n, nil
+	return nil
 }
 
 // Nodes are those that were started.
@@ -144,7 +151,17 @@ func (cp *ControlPlane) Nodes() []*Node {
 	return append([]*Node(nil), cp.nodes...)
 }
 
-func (n *Node) makeBox(context.Context) error { return n.cp.space.notePID(n.box.PID()) }
+func (n *Node) makeBox(context.Context) error {
+	log, err := os.Create(filepath.Join(n.Logs, "init.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	if n.box, err = box.New(n.Name, log); err != nil {
+		return err
+	}
+	return n.cp.space.notePID(n.box.PID())
+}
 
 // connect gives the node its two links and the lab a way to its pods.
 func (n *Node) connect(ctx context.Context) error {
@@ -219,19 +236,23 @@ func (n *Node) makeRoot(p programs) error {
 }
 
 func (n *Node) startRuntime(ctx context.Context) error {
-	err := n.start(Containerd, path.Join(nodeBin, "containerd"), "--config", nodeEtc+"/containerd.toml")
-	if err != nil {
-		return err
-	}
-	if err := n.RuntimeReady(ctx); err != nil {
+	if err := n.launchRuntime(ctx); err != nil {
 		return err
 	}
 	return n.ImportImage(ctx, path.Join(nodeImages, baseImages))
 }
 
+func (n *Node) launchRuntime(ctx context.Context) error {
+	err := n.start(Containerd, path.Join(nodeBin, "containerd"), "--config", nodeEtc+"/containerd.toml")
+	if err != nil {
+		return err
+	}
+	return n.RuntimeReady(ctx)
+}
+
 // RuntimeReady waits until containerd answers.
 func (n *Node) RuntimeReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, errors.New("not ready in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, n.patience(), errors.New("not ready in time"))
 	defer cancel()
 	if err := poll(ctx, func() error { return n.quiet(ctx, "ctr", "--connect-timeout=1s", "version") }); err != nil {
 		return fmt.Errorf("wait for containerd: %w\n%s", err, tail(filepath.Join(n.Logs, Containerd+".log")))
@@ -268,7 +289,7 @@ func (n *Node) End(ctx context.Context, name string, s syscall.Signal) error {
 
 // Ready waits until the node's condition Ready is true, as of now or later.
 func (n *Node) Ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, errors.New("not ready in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, n.patience(), errors.New("not ready in time"))
 	defer cancel()
 	client, err := kubernetes.NewForConfig(n.cp.Config())
 	if err != nil {
@@ -313,8 +334,31 @@ func (n *Node) StartCommand(cmd *exec.Cmd) error { return n.box.StartInside(cmd)
 // PID is the machine's number of the node's first process; its namespaces are the node's.
 func (n *Node) PID() int { return n.box.PID() }
 
+// close ends the node at once.
+func (n *Node) close() error {
+	var errs []error
+	if n.machine != nil {
+		errs = append(errs, n.cutPower())
+	}
+	if n.box != nil {
+		errs = append(errs, n.box.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// patience bounds what a node takes: an emulated machine has much less to do it with.
+func (n *Node) patience() time.Duration {
+	if n.machine != nil {
+		return 3 * readyTimeout
+	}
+	return readyTimeout
+}
+
 // Exec runs a command in the node and returns what it wrote to stdout.
 func (n *Node) Exec(ctx context.Context, args ...string) (string, error) {
+	if n.machine != nil {
+		return n.execThere(ctx, args)
+	}
 	cmd := n.Command(ctx, args...)
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs

@@ -72,7 +72,7 @@ type message struct {
 // Box is the owner's side.
 type Box struct {
 	name string
-	cmd  *exec.Cmd
+	cmd  *exec.Cmd // of pid 1; nil of a machine's
 	conn net.Conn
 	gone chan struct{} // closed when pid 1 has ended
 
@@ -128,12 +128,20 @@ func New(name string, log *os.File, listeners ...*net.TCPListener) (*Box, error)
 		ours.Close()
 		return nil, fmt.Errorf("start box %s: %w", name, err)
 	}
+	return serving(name, cmd, ours), nil
+}
+
+// Over is a machine as a box: conn leads to its first process, which calls Serve. The caller ends the
+// machine.
+func Over(name string, conn net.Conn) *Box { return serving(name, nil, conn) }
+
+func serving(name string, pid1 *exec.Cmd, conn net.Conn) *Box {
 	b := &Box{
-		name: name, cmd: cmd, conn: ours, gone: make(chan struct{}),
+		name: name, cmd: pid1, conn: conn, gone: make(chan struct{}),
 		answers: map[int]chan error{}, running: map[string]*Running{},
 	}
 	go b.listen()
-	return b, nil
+	return b
 }
 
 // namespaces are those of a new box. Who is not root becomes root of a user namespace: enough
@@ -168,8 +176,13 @@ func socketPair() (net.Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
-// PID is the machine's number of the box's pid 1.
-func (b *Box) PID() int { return b.cmd.Process.Pid }
+// PID is the machine's number of the box's pid 1; 0 of a machine's, which is another's.
+func (b *Box) PID() int {
+	if b.cmd == nil {
+		return 0
+	}
+	return b.cmd.Process.Pid
+}
 
 // Gone is closed when the box is no more.
 func (b *Box) Gone() <-chan struct{} { return b.gone }
@@ -183,7 +196,9 @@ func (b *Box) listen() {
 		}
 		b.take(m)
 	}
-	b.cmd.Wait() //nolint:errcheck // killed or not, it is gone
+	if b.cmd != nil {
+		b.cmd.Wait() //nolint:errcheck // killed or not, it is gone
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, r := range b.running {
@@ -317,7 +332,10 @@ func (b *Box) End(ctx context.Context, name string, s syscall.Signal) error {
 // Close ends the box and everything in it, at once, and waits until it is gone.
 func (b *Box) Close() error {
 	b.conn.(*net.UnixConn).CloseWrite() //nolint:errcheck // killed below if it does not read this
-	b.cmd.Process.Kill()                //nolint:errcheck // it may have ended by itself
+	if b.cmd == nil {
+		return b.conn.Close()
+	}
+	b.cmd.Process.Kill() //nolint:errcheck // it may have ended by itself
 	select {
 	case <-b.gone:
 	case <-time.After(closeTimeout):

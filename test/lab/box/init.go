@@ -28,7 +28,7 @@ func Init() {
 	if os.Args[0] != initName {
 		return
 	}
-	if err := serve(); err != nil {
+	if err := inNamespaces(); err != nil {
 		fmt.Fprintf(os.Stderr, "%s %v: %v\n", initName, os.Args[1:], err)
 		os.Exit(1)
 	}
@@ -43,18 +43,23 @@ type server struct {
 	pids  map[string]int
 }
 
-// serve carries out the owner's requests until there is no owner.
-func serve() error {
+// inNamespaces serves the owner who made them.
+func inNamespaces() error {
 	unix.CloseOnExec(ownerFD)
-	owner := os.NewFile(ownerFD, "owner")
-	s := &server{out: json.NewEncoder(owner), names: map[int]string{}, pids: map[string]int{}}
-	children := make(chan os.Signal, 1)
-	ossignal.Notify(children, unix.SIGCHLD)
-	go s.reap(children)
 	// Mounts made in the box stay in the box.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
+	return Serve(os.NewFile(ownerFD, "owner"))
+}
+
+// Serve is what pid 1 of a box does, or of a machine that takes the place of one (Over): it carries
+// out the owner's requests until there is no owner.
+func Serve(owner io.ReadWriter) error {
+	s := &server{out: json.NewEncoder(owner), names: map[int]string{}, pids: map[string]int{}}
+	children := make(chan os.Signal, 1)
+	ossignal.Notify(children, unix.SIGCHLD)
+	go s.reap(children)
 	if err := linkUp("lo"); err != nil {
 		return err
 	}

@@ -143,8 +143,20 @@ func (s Store) guest(ctx context.Context) ([]byte, error) {
 	return os.ReadFile(out)
 }
 
+// Busybox is a static one, with all that a small system has.
+const Busybox = busybox
+
+// Applets are the names that it goes by.
+func Applets(ctx context.Context) ([]string, error) {
+	list, err := exec.CommandContext(ctx, busybox, "--list").Output()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(strings.Fields(string(list)), func(name string) bool { return name == "busybox" }), nil
+}
+
 func writeBase(ctx context.Context, base baseImage, mods []module, shell, guest []byte) error {
-	applets, err := exec.CommandContext(ctx, busybox, "--list").Output()
+	applets, err := Applets(ctx)
 	if err != nil {
 		return err
 	}
@@ -157,10 +169,8 @@ func writeBase(ctx context.Context, base baseImage, mods []module, shell, guest 
 	a := newArchive(w)
 	a.file("/init", 0o755, guest)
 	a.file("/bin/busybox", 0o755, shell)
-	for name := range strings.FieldsSeq(string(applets)) {
-		if name != "busybox" {
-			a.link("/bin/"+name, "busybox")
-		}
+	for _, name := range applets {
+		a.link("/bin/"+name, "busybox")
 	}
 	for _, dir := range []string{"/proc", "/sys", "/dev", "/tmp", "/etc", "/run", "/root", "/sbin", "/usr/bin"} {
 		a.dir(dir)
@@ -186,7 +196,17 @@ func Program(ctx context.Context, name string) (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the program %s for the machine: %w", name, err)
 	}
-	files := map[string]string{"/usr/bin/" + name: path}
+	files, err := Libraries(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	files["/usr/bin/"+name] = path
+	return files, nil
+}
+
+// Libraries are the files that a program of this machine is linked to, for Options.Files.
+func Libraries(ctx context.Context, path string) (map[string]string, error) {
+	files := map[string]string{}
 	if static(path) == nil {
 		return files, nil
 	}
@@ -204,7 +224,17 @@ func Program(ctx context.Context, name string) (map[string]string, error) {
 
 // MakeDisk makes an empty disk of a size in MiB. The file takes what is written to it.
 func MakeDisk(ctx context.Context, path string, size int) error {
-	out, err := exec.CommandContext(ctx, mke2fs(), "-q", "-t", "ext4", path, fmt.Sprintf("%dM", size)).CombinedOutput()
+	return makeDisk(ctx, path, size)
+}
+
+// MakeRoot makes a disk that has what is in a directory.
+func MakeRoot(ctx context.Context, path, dir string, size int) error {
+	return makeDisk(ctx, path, size, "-E", "root_owner=0:0", "-d", dir)
+}
+
+func makeDisk(ctx context.Context, path string, size int, options ...string) error {
+	args := slices.Concat([]string{"-q", "-t", "ext4"}, options, []string{path, fmt.Sprintf("%dM", size)})
+	out, err := exec.CommandContext(ctx, mke2fs(), args...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("make disk %s: %w\n%s", path, err, out)
 	}

@@ -39,6 +39,11 @@ type Options struct {
 	Commands [][]string        // run one after the other in /test
 	Env      []string
 
+	// Served: the disk is the machine's root, and it does what a box does (box.Over); see Served.
+	Socket string   // of QEMU: where the first process listens
+	Taps   []string // the cable of each card is this link; default: they are wired to each other
+	Link   string   // one more card, an ordinary one, whose cable is this link
+
 	Timeout time.Duration // default: 2 minutes
 	Stdin   io.Reader     // for a shell
 	Stdout  io.Writer     // console and commands
@@ -116,6 +121,28 @@ func (o Options) defaults() Options {
 	return o
 }
 
+// Served makes what boots a machine that is served, below dir, and says how: by a command that ends
+// when the machine does, and which waits until somebody connects to the socket.
+func (s Store) Served(ctx context.Context, o Options, dir string) ([]string, error) {
+	if err := QemuFault(ctx); err != nil {
+		return nil, err
+	}
+	o = o.defaults()
+	kernel, base, err := s.base(ctx, o.Kernel, o.Modules)
+	if err != nil {
+		return nil, err
+	}
+	initrd := filepath.Join(dir, "initrd")
+	if err := o.initrd(initrd, base); err != nil {
+		return nil, fmt.Errorf("make the machine's root: %w", err)
+	}
+	qemu, err := exec.LookPath(Qemu)
+	if err != nil {
+		return nil, err
+	}
+	return append([]string{qemu}, o.arguments(kernel, initrd)...), nil
+}
+
 // initrd is the base with the caller's files and the order behind it.
 func (o Options) initrd(path string, base baseImage) error {
 	file, err := os.Create(path)
@@ -138,7 +165,7 @@ func (o Options) initrd(path string, base baseImage) error {
 		a.copy(to, o.Files[to])
 	}
 	text, err := json.Marshal(order.Order{
-		Modules: base.modules, VFs: o.VFs, Share: o.Share != "", Disk: o.Disk != "", Commands: o.Commands,
+		Modules: base.modules, VFs: o.VFs, Share: o.Share != "", Disk: o.Disk != "", Commands: o.Commands, Serve: o.Socket != "",
 		Env: append([]string{"WEFT_VM=1", "WEFT_VM_KERNEL=" + string(o.Kernel)}, o.Env...),
 	})
 	if err != nil {
@@ -168,9 +195,20 @@ func (o Options) arguments(kernel, initrd string) []string {
 	}
 	for i := range o.PFs {
 		// A hub: what one card sends, the others get.
-		args = append(args, "-netdev", fmt.Sprintf("hubport,id=pf%d,hubid=0", i),
+		cable := fmt.Sprintf("hubport,id=pf%d,hubid=0", i)
+		if i < len(o.Taps) {
+			cable = fmt.Sprintf("tap,id=pf%d,ifname=%s,script=no,downscript=no", i, o.Taps[i])
+		}
+		args = append(args, "-netdev", cable,
 			// Its virtual functions take the slots from 16 further on.
 			"-device", fmt.Sprintf("igb,mac=02:00:00:00:%02x:00,netdev=pf%d,romfile=,addr=%#x", i+1, i, 4*(i+1)))
+	}
+	if o.Link != "" {
+		args = append(args, "-netdev", "tap,id=link,ifname="+o.Link+",script=no,downscript=no", "-device", "virtio-net-pci,netdev=link,romfile=")
+	}
+	if o.Socket != "" {
+		args = append(args, "-chardev", "socket,id=owner,server=on,wait=on,path="+quote(o.Socket),
+			"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=owner,name="+order.Port)
 	}
 	if o.Share != "" {
 		args = append(args, "-virtfs", "local,path="+quote(o.Share)+",mount_tag=share,security_model=none")

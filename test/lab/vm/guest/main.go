@@ -29,9 +29,15 @@ func main() {
 	_ = os.Setenv("PATH", path)
 	status := 1
 	o, err := start()
-	if err != nil {
+	switch {
+	case err != nil:
 		fmt.Println("vm: start the machine:", err)
-	} else {
+	case o.Serve:
+		if err = serve(); err == nil {
+			status = 0
+		}
+		fmt.Println("vm: nobody is served any more:", err)
+	default:
 		status = run(o)
 	}
 	end(status)
@@ -85,6 +91,11 @@ func start() (order.Order, error) {
 			return o, err
 		}
 		if err := mount("/dev/vda", "/disk", "ext4", ""); err != nil {
+			return o, err
+		}
+	}
+	if o.Serve {
+		if err := enter("/disk"); err != nil {
 			return o, err
 		}
 	}

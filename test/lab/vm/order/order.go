@@ -19,12 +19,16 @@ import (
 // Path is the order's file in the machine.
 const Path = "/order.json"
 
+// Port is the name of the serial port that a machine is served through.
+const Port = "weft.owner"
+
 // Order is what is to be done.
 type Order struct {
 	Modules  []string   `json:"modules"` // files, in the order in which they are loaded
 	VFs      int        `json:"vfs"`     // of each card
 	Share    bool       `json:"share"`   // mount the caller's directory at /share
 	Disk     bool       `json:"disk"`    // mount the caller's disk at /disk
+	Serve    bool       `json:"serve"`   // the disk is the root; do what comes through the port named Port
 	Env      []string   `json:"env"`
 	Commands [][]string `json:"commands"`
 }
