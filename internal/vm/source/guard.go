@@ -1,0 +1,187 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// Parts of libvirt's protocol: a packet is its length, a header of six words, and a payload.
+const (
+	programRemote = 0x20008086
+	programQEMU   = 0x20008087
+
+	typeReply   = 1
+	typeMessage = 2
+
+	statusOK    = 0
+	statusError = 1
+
+	headerSize = 7 * word
+	// maxPacket is far more than the XML of a machine with hundreds of devices, or 10,000 addresses.
+	maxPacket = 4 << 20
+)
+
+// shapes are those of the answers to what is asked here; others are refused.
+func shapes(program, procedure uint32) (shape, bool) {
+	const (
+		connectOpen = 1
+		getXML      = 14
+		authList    = 66
+		authPolkit  = 70
+		getState    = 212
+		listDomains = 273
+		register    = 316
+		addresses   = 353
+
+		agentCommand = 3
+	)
+	switch {
+	case program == programQEMU && procedure == agentCommand:
+		return "[s]", true // an optional string is a list of one
+	case program != programRemote:
+		return "", false
+	}
+	switch procedure {
+	case connectOpen:
+		return "", true
+	case getXML:
+		return "s", true
+	case authList:
+		return "[i]", true
+	case getState:
+		return "ii", true
+	case listDomains:
+		return "[sUi]i", true
+	case register, authPolkit:
+		return "i", true
+	case addresses:
+		return "[s[s][isi]]", true
+	}
+	return "", false
+}
+
+// guard is a connection to libvirt that hands on the answers that may be decoded, and ends with
+// the first packet that may not. Messages (events) are not handed on: the caller is told that
+// there was one.
+type guard struct {
+	net.Conn
+	event func()
+
+	pending []byte // of the packet that is being read
+	last    int32  // serial number of the last answer
+
+	mu   sync.Mutex
+	why  error
+	once sync.Once
+	done chan struct{} // closed when nothing more can be read
+}
+
+func newGuard(conn net.Conn, event func()) *guard {
+	return &guard{Conn: conn, event: event, done: make(chan struct{})}
+}
+
+// Read gives bytes of checked packets.
+func (g *guard) Read(b []byte) (int, error) {
+	for len(g.pending) == 0 {
+		packet, err := g.packet()
+		if err != nil {
+			g.end(err)
+			return 0, io.EOF // the caller's caller is told the reason by fault
+		}
+		g.pending = packet
+	}
+	n := copy(b, g.pending)
+	if g.pending = g.pending[n:]; len(g.pending) == 0 {
+		g.pending = nil
+	}
+	return n, nil
+}
+
+// writeLimit is for a peer that does not read: what is written is small.
+const writeLimit = 10 * time.Second
+
+// Write writes within a time limit.
+func (g *guard) Write(b []byte) (int, error) {
+	if err := g.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
+		return 0, err
+	}
+	return g.Conn.Write(b)
+}
+
+// Close ends the connection.
+func (g *guard) Close() error {
+	g.end(net.ErrClosed)
+	return nil
+}
+
+func (g *guard) end(why error) {
+	g.once.Do(func() {
+		g.mu.Lock()
+		g.why = why
+		g.mu.Unlock()
+		_ = g.Conn.Close() // there is nothing that could be lost
+		close(g.done)
+	})
+}
+
+// fault is why the connection ended, nil while it has not.
+func (g *guard) fault() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.why
+}
+
+// packet reads one that is to be handed on; nil: it was a message.
+func (g *guard) packet() ([]byte, error) {
+	var size [word]byte
+	if _, err := io.ReadFull(g.Conn, size[:]); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(size[:])
+	if n < headerSize || n > maxPacket {
+		return nil, fmt.Errorf("libvirt's socket sends a packet of %d bytes", n)
+	}
+	packet := make([]byte, n)
+	copy(packet, size[:])
+	if _, err := io.ReadFull(g.Conn, packet[word:]); err != nil {
+		return nil, err
+	}
+	return g.check(packet)
+}
+
+func (g *guard) check(packet []byte) ([]byte, error) {
+	field := func(i int) uint32 { return binary.BigEndian.Uint32(packet[i*word:]) }
+	program, procedure, kind, serial, status := field(1), field(3), field(4), int32(field(5)), field(6) //nolint:gosec // any bits
+	payload := packet[headerSize:]
+	switch {
+	case kind == typeMessage:
+		g.event()
+		return nil, nil
+	case kind != typeReply || serial <= g.last:
+		return nil, fmt.Errorf("libvirt's socket sends what was not asked for (program %#x, procedure %d, type %d)", program, procedure, kind)
+	case status == statusError:
+		// Code, domain, that there is a message, the message, level; the rest is not decoded.
+		if _, err := shape("iiisi").cut(payload); err != nil {
+			return nil, fmt.Errorf("libvirt's socket sends an error that cannot be read: %w", err)
+		}
+	case status != statusOK:
+		return nil, fmt.Errorf("libvirt's socket answers with status %d", status)
+	default:
+		s, ok := shapes(program, procedure)
+		if !ok {
+			return nil, fmt.Errorf("libvirt's socket answers procedure %d of program %#x, which nobody asked", procedure, program)
+		}
+		if err := s.fits(payload); err != nil {
+			return nil, fmt.Errorf("libvirt's socket answers procedure %d with what cannot be read: %w", procedure, err)
+		}
+	}
+	g.last = serial
+	return packet, nil
+}
