@@ -9,9 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// clip bounds a text that came from outside and leaves out what a terminal might obey.
-func clip(s string) string {
-	if len(s) <= MaxName && plain(s) {
+// clip bounds a name that came from outside and leaves out what a terminal might obey.
+func clip(s string) string { return bound(s, MaxName) }
+
+func bound(s string, most int) string {
+	if len(s) <= most && plain(s) {
 		return s
 	}
 	var b strings.Builder
@@ -19,7 +21,7 @@ func clip(s string) string {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			r = '?'
 		}
-		if b.Len()+utf8.RuneLen(r) > MaxName {
+		if b.Len()+utf8.RuneLen(r) > most {
 			break
 		}
 		b.WriteRune(r)

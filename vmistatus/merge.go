@@ -80,7 +80,8 @@ func kept(previous []Interface) Result {
 }
 
 func (m *merger) warn(code Code, name, format string, args ...any) {
-	m.result.Warnings = append(m.result.Warnings, Warning{code, name, fmt.Sprintf(format, args...)})
+	const most = 512 // bytes: the reasons that parsers give quote what they read
+	m.result.Warnings = append(m.result.Warnings, Warning{code, clip(name), bound(fmt.Sprintf(format, args...), most)})
 }
 
 // index finds the spec's interfaces and the previous entries by name.
