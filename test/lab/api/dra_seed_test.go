@@ -34,6 +34,24 @@ func seedObjects(t *testing.T) (nodeConfig, rest string) {
 	return nodeConfig, rest
 }
 
+// The page of the network driver walks through the very objects that are tested here.
+func TestDRAPage(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/network-driver.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, rest := seedObjects(t)
+	for _, object := range append([]string{config}, strings.Split(rest, "---\n")...) {
+		var shown strings.Builder
+		for line := range strings.Lines(strings.TrimSuffix(object, "\n")) {
+			shown.WriteString("    " + line)
+		}
+		if !strings.Contains(string(page), shown.String()) {
+			t.Errorf("the page does not show\n%s", object)
+		}
+	}
+}
+
 // The whole way of the seed's walk-through: VFs are made and offered with the seed's attributes (T-1),
 // the scheduler allocates one and binds the pod, the kubelet has it prepared and the claim says so
 // (T-22), the tables show it to the seed's jq command (T-67), and it is given back.
