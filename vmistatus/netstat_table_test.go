@@ -84,7 +84,12 @@ func nics(n ...vmistatus.NIC) *vmistatus.Domain { return &vmistatus.Domain{Inter
 
 func g(name, mac string, ips ...string) guest { return guest{Name: name, MAC: mac, IPs: ips} }
 
-func read(ips ...string) vmistatus.PodRead { return vmistatus.PodRead{PodIP: ips[0], PodIPs: ips} }
+func read(ips ...string) vmistatus.PodRead {
+	if len(ips) == 0 {
+		return vmistatus.PodRead{}
+	}
+	return vmistatus.PodRead{PodIP: ips[0], PodIPs: ips}
+}
 
 // nic is an entry of the domain.
 func nic(name, mac, source, guestName string, ips ...string) entry {
