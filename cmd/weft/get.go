@@ -57,7 +57,7 @@ Exit codes: 0 listed, 1 nobody could be asked, 2 wrong usage.`,
 		"  weft get devices                    # on a node: also what is not offered\n  weft get devices --kubeconfig ~/.kube/config -o json", o.agentDevices, o.devices))
 	cmd.AddCommand(o.list("claims", "List the claims that have network devices, and the devices",
 		"  weft get claims\n  weft get claims -A -o yaml", o.agentClaims, o.claims))
-	cmd.AddCommand(o.configs(), o.node())
+	cmd.AddCommand(o.configs(), o.node(), o.vmis())
 	return cmd
 }
 

@@ -27,7 +27,7 @@ type explainOptions struct {
 func newExplain(getenv func(string) string) *cobra.Command {
 	o := &explainOptions{sources: sources{getenv: getenv}}
 	cmd := &cobra.Command{
-		Use:   "explain [-f FILE…] [pod NAMESPACE/NAME | node NAME]",
+		Use:   "explain [-f FILE…] [pod NAMESPACE/NAME | node NAME | vmi NAMESPACE/NAME]",
 		Short: "Show every decision of a pod's plan, and the first thing that would fail",
 		Long: `Explain plans pods as a node would, without running anything. It shows every attachment with
 the reason for its network, interface name, configuration, capabilities, device and default
@@ -44,13 +44,17 @@ from the API server, and what only the node has is said to be not seen.
 explain node says what keeps a node from attaching pods, as far as its agent (on that node) and
 the API server show; weft doctor looks at the node's files.
 
+explain vmi shows where each value of a virtual machine's status.interfaces comes from and by which
+rule, as the agent of its node knows it, and in what the status that is written is not so.
+
 Exit codes: 0 nothing that can be seen fails, 1 a fault was found, 2 wrong usage.`,
 		Example: `  weft explain -f examples/demo
   weft explain -f examples/demo pod default/by-json
   weft explain -f examples/demo --conf /etc/cni/net.d/00-multus.conf -o json
   weft explain -f examples/demo --bin-dir /opt/cni/bin    # are the plugins there?
   weft explain pod default/web                            # of the cluster
-  weft explain node worker-1`,
+  weft explain node worker-1
+  weft explain vmi default/web                            # on its node`,
 		Args: cobra.ArbitraryArgs,
 		RunE: o.run,
 	}
@@ -64,8 +68,13 @@ func (o *explainOptions) run(cmd *cobra.Command, args []string) error {
 	if err := outputs(o.output); err != nil {
 		return err
 	}
-	if len(o.files) == 0 && len(args) == 2 && args[0] == "node" {
-		return o.node(cmd, args[1])
+	if len(o.files) == 0 && len(args) == 2 {
+		switch args[0] {
+		case "node":
+			return o.node(cmd, args[1])
+		case "vmi":
+			return o.vmi(cmd, args[1])
+		}
 	}
 	pod, err := podArgument(args)
 	if err != nil {

@@ -11,6 +11,8 @@
 //	GET  /v1/pods?namespace=&name=       PodsAnswer ("" = all)
 //	GET  /v1/networks?namespace=         NetworksAnswer
 //	GET  /v1/statedb                     StateDBAnswer
+//	GET  /v1/vmis?namespace=&name=       VMIsAnswer
+//	GET  /v1/vmis/record?namespace=&name= RecordAnswer
 //	POST /v1/explain {namespace, name}   PlanAnswer
 //
 // Invariants: only root and the agent's own user are answered, whatever mode the socket

@@ -49,7 +49,8 @@ type Server struct {
 	look  time.Duration
 	dump  func(io.Writer) error // nil: there are no tables
 
-	driver DriverView // nil: the network driver is off
+	driver   DriverView // nil: the network driver is off
+	machines VMIView    // nil: virtual machines are not reported
 }
 
 // New makes a server for the socket path, whose folder must be there when it runs.
@@ -153,6 +154,8 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("GET /v1/statedb", s.statedb)
 	mux.HandleFunc("GET /v1/devices", s.devices)
 	mux.HandleFunc("GET /v1/claims", s.claims)
+	mux.HandleFunc("GET /v1/vmis", s.vmis)
+	mux.HandleFunc("GET /v1/vmis/record", s.record)
 	mux.HandleFunc("POST /v1/explain", s.explain)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, http.StatusNotFound, fmt.Sprintf("nothing is served at %s %.64q; this agent speaks version %d", r.Method, r.URL.Path, Version))

@@ -82,6 +82,11 @@ func NodeConfigs() Resource {
 	return Resource{"CiliumNetworkDriverNodeConfig", []string{"apis", "cilium.io", "v2alpha1"}, "ciliumnetworkdrivernodeconfigs"}
 }
 
+// VMIs are KubeVirt's running virtual machines.
+func VMIs() Resource {
+	return Resource{"VirtualMachineInstance", []string{"apis", "kubevirt.io", "v1"}, "virtualmachineinstances"}
+}
+
 // path is the path of objects of namespace ns ("" = all, or none).
 func (r Resource) path(ns string, more ...string) []string {
 	path := append([]string{}, r.group...)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,10 +30,77 @@ func sockets() []string {
 	return []string{"run/libvirt/virtqemud-sock", "run/libvirt/libvirt-sock", "var/run/libvirt/virtqemud-sock", "var/run/libvirt/libvirt-sock"}
 }
 
+// Processes are those of a node, by their pods. All machines of a node share one.
+type Processes struct {
+	proc string
+
+	mu    sync.Mutex
+	at    time.Time
+	byPod map[string][]int
+}
+
+// NewProcesses looks at the host's /proc.
+func NewProcesses(proc string) *Processes { return &Processes{proc: proc} }
+
+// sharedFor is how long a look at all processes serves: when a node starts, hundreds want one.
+const sharedFor = 2 * time.Second
+
+// of are the processes of a pod, the oldest first as far as numbers tell.
+func (p *Processes) of(pod string) ([]int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.at) > sharedFor || p.byPod == nil {
+		byPod, err := p.look()
+		if err != nil {
+			return nil, err
+		}
+		p.at, p.byPod = time.Now(), byPod
+	}
+	return slices.Clone(p.byPod[pod]), nil
+}
+
+func (p *Processes) look() (map[string][]int, error) {
+	entries, err := os.ReadDir(p.proc)
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	byPod := map[string][]int{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if pod := p.podOf(pid); pod != "" {
+			byPod[pod] = append(byPod[pod], pid)
+		}
+	}
+	for _, pids := range byPod {
+		slices.Sort(pids)
+	}
+	return byPod, nil
+}
+
+// maxCgroup is far more than a process' cgroup file has.
+const maxCgroup = 64 << 10
+
+// podOf is the UID of a process' pod, "" for none.
+func (p *Processes) podOf(pid int) string {
+	file, err := os.Open(filepath.Join(p.proc, strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxCgroup))
+	if err != nil {
+		return ""
+	}
+	return podOf(string(data))
+}
+
 // Launcher finds the libvirt of a pod.
 type Launcher struct {
-	Proc string // the host's /proc
-	Pod  string // UID
+	Processes *Processes
+	Pod       string // UID
 }
 
 // Dial connects to libvirt in the pod.
@@ -41,7 +111,7 @@ type Launcher struct {
 // root, and what it ends at is connected to by its descriptor and not by its name. The process that
 // listens there has to be one of the pod: a volume could hold another's socket.
 func (l Launcher) Dial(context.Context) (net.Conn, error) {
-	pids, err := l.processes()
+	pids, err := l.Processes.of(l.Pod)
 	if err != nil {
 		return nil, err
 	}
@@ -56,23 +126,6 @@ func (l Launcher) Dial(context.Context) (net.Conn, error) {
 		}
 	}
 	return nil, err
-}
-
-// processes are those of the pod, the oldest first as far as numbers tell.
-func (l Launcher) processes() ([]int, error) {
-	entries, err := os.ReadDir(l.Proc)
-	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
-	}
-	var pids []int
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err == nil && l.owns(pid) {
-			pids = append(pids, pid)
-		}
-	}
-	slices.Sort(pids)
-	return pids, nil
 }
 
 // podCgroup is a directory of the kubelet's for a pod, of either of its drivers.
@@ -94,34 +147,10 @@ func podOf(cgroup string) string {
 	return ""
 }
 
-// maxCgroup is far more than a process' cgroup file has.
-const maxCgroup = 64 << 10
-
-func (l Launcher) owns(pid int) bool {
-	data, err := readBounded(filepath.Join(l.Proc, strconv.Itoa(pid), "cgroup"), maxCgroup)
-	return err == nil && l.Pod != "" && podOf(data) == l.Pod
-}
-
-func readBounded(path string, limit int64) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	data := make([]byte, limit)
-	n := 0
-	for n < len(data) {
-		m, err := file.Read(data[n:])
-		n += m
-		if err != nil {
-			break
-		}
-	}
-	return string(data[:n]), nil
-}
+func (l Launcher) owns(pid int) bool { return l.Pod != "" && l.Processes.podOf(pid) == l.Pod }
 
 func (l Launcher) dial(pid int) (net.Conn, error) {
-	root, err := unix.Open(filepath.Join(l.Proc, strconv.Itoa(pid), "root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root, err := unix.Open(filepath.Join(l.Processes.proc, strconv.Itoa(pid), "root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open root: %w", err)
 	}
@@ -179,6 +208,9 @@ func (l Launcher) trust(conn *net.UnixConn) error {
 	}
 	if asked != nil {
 		return asked
+	}
+	if peer.Pid == 0 {
+		return errors.New("a process listens there that is not seen from here: the agent needs the host's processes (hostPID)")
 	}
 	if !l.owns(int(peer.Pid)) {
 		return fmt.Errorf("process %d listens there, which is none of the pod", peer.Pid)

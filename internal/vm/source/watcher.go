@@ -1,0 +1,234 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+)
+
+// Times say how often and how long. Those that are 0 are the usual ones.
+type Times struct {
+	Fast  time.Duration // between two looks while the guest has no address
+	Slow  time.Duration // between two looks otherwise
+	Limit time.Duration // for one look
+	Grace time.Duration // for which an agent that is away is believed
+}
+
+const (
+	usualFast  = 5 * time.Second
+	usualSlow  = 2 * time.Minute
+	usualLimit = 15 * time.Second // libvirt itself gives an agent 5 s
+	usualGrace = time.Minute
+
+	// settle is how long events gather before they are looked at.
+	settle = 500 * time.Millisecond
+	// firstRetry and lastRetry bound the pause before libvirt is connected to again.
+	firstRetry, lastRetry = time.Second, 30 * time.Second
+)
+
+func (t Times) usual() Times {
+	return Times{
+		Fast: cmp.Or(t.Fast, usualFast), Slow: cmp.Or(t.Slow, usualSlow),
+		Limit: cmp.Or(t.Limit, usualLimit), Grace: cmp.Or(t.Grace, usualGrace),
+	}
+}
+
+// Config says which machine is watched.
+type Config struct {
+	// Dial connects to libvirt.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// URIs are tried in their order: whether libvirt is a session's or the system's is not seen
+	// from its socket.
+	URIs []string
+	// Domain is the machine's name.
+	Domain string
+	// Changed is told what is known; it is not called by two goroutines at once.
+	Changed func(Snapshot)
+	Times   Times
+	Log     *slog.Logger
+}
+
+// Watcher keeps what is known of one machine current.
+type Watcher struct {
+	cfg   Config
+	times Times
+	event chan struct{} // has one when something may have changed
+	uri   int           // of the URIs, which libvirt answered last
+
+	now  Snapshot
+	away time.Time // since when its agent is; zero: it is not
+	told string    // the last fault that was logged
+}
+
+// NewWatcher makes a watcher. It touches nothing.
+func NewWatcher(cfg Config) *Watcher {
+	return &Watcher{cfg: cfg, times: cfg.Times.usual(), event: make(chan struct{}, 1)}
+}
+
+// Poke has it look soon.
+func (w *Watcher) Poke() {
+	select {
+	case w.event <- struct{}{}:
+	default:
+	}
+}
+
+// Run watches until ctx ends.
+func (w *Watcher) Run(ctx context.Context) error {
+	for retry := firstRetry; ctx.Err() == nil; retry = min(2*retry, lastRetry) {
+		begun := time.Now()
+		err := w.follow(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		w.note(ctx, err)
+		w.publish(w.now.aged(err))
+		if time.Since(begun) > lastRetry {
+			retry = firstRetry
+		}
+		w.pause(ctx, retry)
+	}
+	return nil
+}
+
+// note logs a fault once.
+func (w *Watcher) note(ctx context.Context, err error) {
+	if text := err.Error(); text != w.told {
+		w.told = text
+		w.cfg.Log.DebugContext(ctx, "libvirt cannot be asked", "domain", w.cfg.Domain, "error", err)
+	}
+}
+
+// pause waits before the next connection, and lets what is known grow old meanwhile.
+func (w *Watcher) pause(ctx context.Context, retry time.Duration) {
+	timer := time.NewTimer(retry)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			return
+		case <-w.ends():
+			w.publish(w.now)
+		}
+	}
+}
+
+// ends is when the time of grace ends; never while it does not run.
+func (w *Watcher) ends() <-chan time.Time {
+	if w.away.IsZero() {
+		return nil
+	}
+	if left := time.Until(w.away.Add(w.times.Grace)); left > 0 {
+		return time.After(left)
+	}
+	return nil // it was said already
+}
+
+// publish tells what is known, with an agent that is away grown old.
+func (w *Watcher) publish(s Snapshot) {
+	if s.agentAway() {
+		if w.away.IsZero() {
+			w.away = time.Now()
+		}
+		s = s.agentless(time.Since(w.away) >= w.times.Grace)
+	} else {
+		w.away = time.Time{}
+	}
+	w.now = s
+	w.cfg.Changed(s)
+}
+
+// follow connects and looks until the connection ends.
+func (w *Watcher) follow(ctx context.Context) error {
+	c, err := w.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close() //nolint:errcheck // it always succeeds
+	for {
+		wait, err := w.look(ctx, c)
+		if err != nil {
+			return err
+		}
+		w.told = ""
+		if err := w.wait(ctx, c, wait); err != nil {
+			return err
+		}
+	}
+}
+
+func (w *Watcher) connect(ctx context.Context) (c *Conn, err error) {
+	for range w.cfg.URIs {
+		c, err = w.connectTo(ctx, w.cfg.URIs[w.uri])
+		if err == nil {
+			return c, nil
+		}
+		w.uri = (w.uri + 1) % len(w.cfg.URIs)
+	}
+	return nil, err
+}
+
+func (w *Watcher) connectTo(ctx context.Context, uri string) (*Conn, error) {
+	ctx, cancel := w.limited(ctx)
+	defer cancel()
+	conn, err := w.cfg.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return Dial(ctx, conn, uri, w.Poke)
+}
+
+func (w *Watcher) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, w.times.Limit, fmt.Errorf("libvirt does not answer within %s", w.times.Limit))
+}
+
+// look reads everything once and says when to do so again.
+func (w *Watcher) look(ctx context.Context, c *Conn) (time.Duration, error) {
+	ctx, cancel := w.limited(ctx)
+	defer cancel()
+	d, err := c.Find(ctx, w.cfg.Domain)
+	if err != nil {
+		return 0, err
+	}
+	s, err := c.Read(ctx, d, w.now, time.Now())
+	if err != nil {
+		return 0, err
+	}
+	w.publish(s)
+	if s.Domain.GuestErr == nil && s.State == Running && s.Domain.Channel == channelConnected && !s.hasAddress() {
+		return w.times.Fast, nil
+	}
+	return w.times.Slow, nil
+}
+
+// wait waits until it is time to look again.
+func (w *Watcher) wait(ctx context.Context, c *Conn, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.Done():
+			return fmt.Errorf("the connection to libvirt ended: %w", c.guard.fault())
+		case <-timer.C:
+			return nil
+		case <-w.ends():
+			w.publish(w.now)
+		case <-w.event:
+			select {
+			case <-ctx.Done():
+			case <-time.After(settle):
+			}
+			return nil
+		}
+	}
+}
