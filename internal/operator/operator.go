@@ -35,6 +35,7 @@ import (
 	"github.com/weftnet/weft/internal/agent/health"
 	"github.com/weftnet/weft/internal/operator/controller"
 	"github.com/weftnet/weft/internal/operator/metrics"
+	"github.com/weftnet/weft/internal/operator/webhook"
 )
 
 // leaseName is that of the leader's lease.
@@ -129,6 +130,20 @@ func (o *Operator) manager() (manager.Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make manager: %w", err)
 	}
+	parts, err := o.parts(m)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range parts {
+		if err := m.Add(p); err != nil {
+			return nil, fmt.Errorf("make manager: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// parts are what the manager runs.
+func (o *Operator) parts(m manager.Manager) ([]manager.Runnable, error) {
 	parts := []manager.Runnable{manager.RunnableFunc(o.leads)}
 	if o.cfg.NetworkDriver {
 		c, err := controller.New(controller.Config{
@@ -140,12 +155,23 @@ func (o *Operator) manager() (manager.Manager, error) {
 		parts = append(parts, c)
 		o.ready = append(o.ready, c.Behind)
 	}
-	for _, p := range parts {
-		if err := m.Add(p); err != nil {
-			return nil, fmt.Errorf("make manager: %w", err)
+	if w := o.cfg.Webhook; w.Enabled {
+		host, n, err := port(w.Address)
+		if err != nil {
+			return nil, err
 		}
+		log := o.log.With("part", "webhook")
+		k, err := webhook.NewKeeper(webhook.KeeperConfig{
+			Conn: o.conn, Elected: m.Elected(), Namespace: o.cfg.Namespace, Service: w.Service, Secret: w.Secret,
+			Configuration: w.Configuration, Life: w.CertificateLife, Metrics: o.metrics, Log: log,
+		})
+		if err != nil {
+			return nil, err //nolint:wrapcheck // names itself
+		}
+		parts = append(parts, k, webhook.Server(host, n, w.Pods, k, o.metrics, log))
+		o.ready = append(o.ready, k.Behind)
 	}
-	return m, nil
+	return parts, nil
 }
 
 // stopTime is what is left for what is under way when the process is to end.
