@@ -16,7 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	current "github.com/containernetworking/cni/pkg/types/100"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -86,17 +86,17 @@ func bondAdd(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	result, err := current.NewResultFromResult(answer)
+	result, err := types100.NewResultFromResult(answer)
 	if err != nil {
 		return err
 	}
 	for _, ip := range result.IPs {
-		ip.Interface = current.Int(0)
+		ip.Interface = new(0)
 		if err := pod.AddrAdd(bond, &netlink.Addr{IPNet: &ip.Address}); err != nil {
 			return err
 		}
 	}
-	result.Interfaces = []*current.Interface{{Name: args.IfName, Mac: bond.Attrs().HardwareAddr.String(), Sandbox: args.Netns}}
+	result.Interfaces = []*types100.Interface{{Name: args.IfName, Mac: bond.Attrs().HardwareAddr.String(), Sandbox: args.Netns}}
 	return types.PrintResult(result, conf.CNIVersion)
 }
 

@@ -120,7 +120,7 @@ func (c *cards) unchanged(before map[string]string) {
 // eventually waits for what a kernel does in its own time.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	const limit, pause = 30 * time.Second, 10 * time.Millisecond
+	const limit, pause = 3 * time.Minute, 20 * time.Millisecond
 	for deadline := time.Now().Add(limit); !f(); <-time.After(pause) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not within %s", what, limit)

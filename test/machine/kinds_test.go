@@ -30,6 +30,7 @@ func kinds() []kind {
 		{name: "vlan", link: "vlan", conf: func(n *node, card string) map[string]any {
 			return n.ipam("net-vlan", "10.78.0.0/24", map[string]any{"type": "vlan", "master": card, "vlanId": 100})
 		}, check: func(t *testing.T, p pod) {
+			t.Helper()
 			if out := ip(t, p, "-d link show net1"); !strings.Contains(out, "802.1Q id 100") {
 				t.Errorf("net1 is not in VLAN 100:\n%s", out)
 			}
@@ -48,6 +49,7 @@ func kinds() []kind {
 				map[string]any{"type": "vrf", "vrfname": "blue", "table": 1078},
 			}})
 		}, check: func(t *testing.T, p pod) {
+			t.Helper()
 			if l := p.links(t)["blue"]; l.Kind != "vrf" || !l.Up {
 				t.Errorf("the VRF is %+v", l)
 			}

@@ -4,6 +4,7 @@
 package machine_test
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/weftnet/weft/internal/host/kernel"
@@ -15,9 +16,7 @@ func TestVirtualFunctions(t *testing.T) {
 	c := openCards(t, 2)
 	hostDevice := func(n *node, more map[string]any) map[string]any {
 		conf := map[string]any{"type": "host-device"}
-		for k, v := range more {
-			conf[k] = v
-		}
+		maps.Copy(conf, more)
 		return n.ipam("net-vf", "10.78.0.0/24", conf)
 	}
 	const resource = "example.com/vf"
