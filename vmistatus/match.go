@@ -69,11 +69,12 @@ func (m *merger) believed() []GuestInterface {
 	return guest
 }
 
-// remembered is what the previous status has of the guest.
+// remembered is what the previous status has of the guest. A record without a name leaves no
+// mark in a status, so that it would be another one at the next merge.
 func (m *merger) remembered() []GuestInterface {
 	var guest []GuestInterface
 	for i := range m.Previous {
-		if p := &m.Previous[i]; ContainsInfoSource(p.InfoSource, SourceGuestAgent) {
+		if p := &m.Previous[i]; p.InterfaceName != "" && ContainsInfoSource(p.InfoSource, SourceGuestAgent) {
 			guest = append(guest, GuestInterface{Name: p.InterfaceName, MAC: p.MAC, IPs: p.IPs})
 		}
 	}

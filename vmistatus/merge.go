@@ -212,7 +212,7 @@ func (m *merger) restore() {
 		return
 	}
 	e := m.entry(RestoredEntry, m.Interfaces[m.primary].Name)
-	if e.before >= 0 {
+	if e.before >= 0 || m.carries(e.name) {
 		m.entries = slices.Insert(m.entries, 0, e)
 	}
 }
