@@ -133,12 +133,16 @@ func test(ctx context.Context, store vm.Store, root string, args []string) error
 			return err
 		}
 	}
+	boots := rounds(chosen, *kernel, *pattern)
+	if len(boots) == 0 {
+		return fmt.Errorf("on kernel %q there is nothing to run", *kernel)
+	}
 	m, err := prepare(ctx, store, root, work, chosen)
 	if err != nil {
 		return err
 	}
 	var faults []error
-	for i, r := range rounds(chosen, *kernel, *pattern) {
+	for i, r := range boots {
 		if err := m.boot(ctx, i+1, r); err != nil {
 			faults = append(faults, fmt.Errorf("on Linux %s: %w", r.kernel, err))
 		}
