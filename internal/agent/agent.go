@@ -43,6 +43,7 @@ type Agent struct {
 	health     *health.Server // nil = none is wanted
 	debug      *debug.Server
 	driver     *networkDriver // nil = it is off
+	machines   component      // nil = virtual machines are not reported
 }
 
 // New makes an agent of a version. It touches nothing; the error joins every fault of the
@@ -86,6 +87,11 @@ func New(cfg config.Config, version string, log *slog.Logger) (*Agent, error) {
 			a.debug.ServeTables(a.driver.store.Dump)
 			a.debug.ServeDriver(driverView{a.driver})
 		}
+	}
+	if machines, err := newMachines(a, part("vmi")); err != nil {
+		made(err)
+	} else if machines != nil {
+		a.machines = machines
 	}
 	a.connect()
 	return a, errors.Join(faults...)
@@ -143,6 +149,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.goBack(task{a.debug.String(), a.inspect})
 	if a.driver != nil {
 		g.goBack(a.driver)
+	}
+	if a.machines != nil {
+		g.goBack(a.machines)
 	}
 	if a.cfg.CNI.Enabled {
 		g.goFront(a.planner)

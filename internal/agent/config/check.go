@@ -74,7 +74,7 @@ func checkMetricsAddress(c *Config) error {
 }
 
 func checkEnabled(c *Config) error {
-	if !c.CNI.Enabled && !c.NetworkDriver.Enabled && c.VMI.Mode == "disabled" {
+	if !c.CNI.Enabled && !c.NetworkDriver.Enabled && c.VMI.Mode == VMIDisabled {
 		return errors.New("is false, which leaves nothing to do")
 	}
 	return nil
@@ -105,9 +105,9 @@ func checkCRISocket(c *Config) error {
 	return nil
 }
 
-func checkMode(c *Config) error {
-	if c.VMI.Mode != "disabled" {
-		return fmt.Errorf("%s is not built yet: this build reports no virtual machines and knows only disabled", fault.Quote(c.VMI.Mode))
+func checkPollInterval(c *Config) error {
+	if d := c.VMI.PollInterval; d < time.Second || d > time.Hour {
+		return fmt.Errorf("%s is not between 1s and 1h", d)
 	}
 	return nil
 }

@@ -61,10 +61,19 @@ type NetworkDriver struct {
 
 // VMI is what the agent reports of virtual machines.
 type VMI struct {
-	Mode        string
-	Policy      string
-	PodCacheDir string
+	Mode         string
+	Policy       string
+	PodCacheDir  string
+	ProcDir      string
+	PollInterval time.Duration
 }
+
+// Modes of VMI.
+const (
+	VMIDisabled = "disabled"
+	VMIObserve  = "observe"
+	VMIPublish  = "publish"
+)
 
 // AgentSocket is where the planner listens.
 func (c *Config) AgentSocket() string { return filepath.Join(c.SocketDir, "agent.sock") }
@@ -83,8 +92,8 @@ func Defaults() Config {
 		},
 		NetworkDriver: NetworkDriver{KubeletDir: "/var/lib/kubelet", NRISocket: "/var/run/nri/nri.sock", Sysfs: "/sys"},
 		VMI: VMI{
-			Mode: "disabled", Policy: "family-merge",
-			PodCacheDir: "/var/run/kubevirt-private/network-info-cache",
+			Mode: VMIDisabled, Policy: "family-merge",
+			PodCacheDir: "/var/run/kubevirt-private/network-info-cache", ProcDir: "/proc", PollInterval: 2 * time.Minute,
 		},
 		origins: map[string]string{},
 	}

@@ -93,7 +93,7 @@ cni:
   systemNamespaces: [kube-system, x]
   logOptions: {maxAge: 1}
 networkDriver: {enabled: false, kubeletDir: /k2, nriSocket: /n, sysfs: /y}
-vmi: {mode: disabled, policy: pod-authoritative, podCacheDir: /p}
+vmi: {mode: publish, policy: pod-authoritative, podCacheDir: /p, procDir: /q, pollInterval: 3s}
 `
 	want := Config{
 		NodeName: "node-7.example", Kubeconfig: "/etc/k", StateDir: "/s", SocketDir: "/r", MetricsAddress: "[::1]:1", PProf: true,
@@ -107,7 +107,7 @@ vmi: {mode: disabled, policy: pod-authoritative, podCacheDir: /p}
 			},
 		},
 		NetworkDriver: NetworkDriver{KubeletDir: "/k2", NRISocket: "/n", Sysfs: "/y"},
-		VMI:           VMI{"disabled", "pod-authoritative", "/p"},
+		VMI:           VMI{"publish", "pod-authoritative", "/p", "/q", 3 * time.Second},
 	}
 	got, err := Parse("agent.yaml", []byte(text), node("other"))
 	if d := cmp.Diff(want, got, ignoreOrigins); err != nil || d != "" {
@@ -163,10 +163,12 @@ func TestFaults(t *testing.T) {
 				"a.yaml:8: vmi.policy: \"best\" is none of family-merge, pod-authoritative",
 			},
 		},
-		"what is not built": {
-			"networkDriver: {enabled: true}\nvmi:\n  mode: enabled\n",
+		"virtual machines": {
+			"networkDriver: {enabled: true}\nvmi:\n  mode: enabled\n  procDir: proc\n  pollInterval: 2h\n",
 			[]string{
-				"a.yaml:3: vmi.mode: \"enabled\" is not built yet: this build reports no virtual machines and knows only disabled",
+				"a.yaml:3: vmi.mode: \"enabled\" is none of disabled, observe, publish",
+				"a.yaml:4: vmi.procDir: \"proc\" is not absolute",
+				"a.yaml:5: vmi.pollInterval: 2h0m0s is not between 1s and 1h",
 			},
 		},
 		"nothing to do":     {"cni: {enabled: false}", []string{"a.yaml:1: cni.enabled: is false, which leaves nothing to do"}},

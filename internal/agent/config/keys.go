@@ -98,10 +98,13 @@ func vmiFields() []field {
 	mode := func(c *Config) *string { return &c.VMI.Mode }
 	policy := func(c *Config) *string { return &c.VMI.Policy }
 	cache := func(c *Config) *string { return &c.VMI.PodCacheDir }
+	proc := func(c *Config) *string { return &c.VMI.ProcDir }
 	return []field{
-		{Key{"vmi.mode", "disabled", "report the interfaces of virtual machines; not part of this build"}, text(mode), checkMode},
+		{Key{"vmi.mode", "disabled", "interfaces of KubeVirt's virtual machines: observe compares what they are with their status, publish writes it, where no virt-handler does"}, text(mode), oneOf(mode, VMIDisabled, VMIObserve, VMIPublish)},
 		{Key{"vmi.policy", "family-merge", "family-merge or pod-authoritative"}, text(policy), oneOf(policy, "family-merge", "pod-authoritative")},
 		{Key{"vmi.podCacheDir", "/var/run/kubevirt-private/network-info-cache", "where KubeVirt keeps what it knows of pods' interfaces"}, text(cache), absolute(cache, false)},
+		{Key{"vmi.procDir", "/proc", "the host's processes, where launchers' libvirt is found"}, text(proc), absolute(proc, false)},
+		{Key{"vmi.pollInterval", "2m", "how often a guest that has an address is asked again, between 1s and 1h; domains' and agents' events are looked at at once"}, setDuration(func(c *Config) *time.Duration { return &c.VMI.PollInterval }), checkPollInterval},
 	}
 }
 

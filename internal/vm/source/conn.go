@@ -6,9 +6,11 @@ package source
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	libvirt "github.com/digitalocean/go-libvirt"
 
@@ -221,4 +223,29 @@ func (c *Conn) command(ctx context.Context, d Domain) (string, error) {
 		return "", cmp.Or(err, errors.New("the guest agent answers nothing"))
 	}
 	return answer[0], nil
+}
+
+// GuestJSON writes interfaces as the agent itself does; vmistatus.FromGuest reads them.
+func GuestJSON(guest []vmistatus.GuestInterface) ([]byte, error) {
+	type address struct {
+		IP   string `json:"ip-address"`
+		Type string `json:"ip-address-type"`
+	}
+	type record struct {
+		Name string    `json:"name"`
+		MAC  string    `json:"hardware-address,omitempty"`
+		IPs  []address `json:"ip-addresses,omitempty"`
+	}
+	all := make([]record, len(guest))
+	for i, g := range guest {
+		all[i] = record{Name: g.Name, MAC: g.MAC}
+		for _, ip := range g.IPs {
+			kind := "ipv4"
+			if strings.Contains(ip, ":") {
+				kind = "ipv6"
+			}
+			all[i].IPs = append(all[i].IPs, address{ip, kind})
+		}
+	}
+	return json.Marshal(all)
 }
