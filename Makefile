@@ -45,7 +45,7 @@ build: ## build bin/weft, and into bin/cni weft-cni, both planners and the stand
 
 .PHONY: image
 image: build ## pack bin/weft.tar, the image of the agent that deploy/ names, without a registry
-	$(GO) run $(MODE) ./build/image -o $(BIN)/weft.tar $(BIN)/weft-agent $(BIN)/weft-cni $(BIN)/weft cilium-dbg=weft
+	$(GO) run $(MODE) ./build/image -o $(BIN)/weft.tar $(BIN)/weft-agent $(BIN)/weft-cni $(BIN)/weft $(BIN)/weft-operator cilium-dbg=weft
 
 # Building first fetches what the tests build for themselves, in namespaces without a network.
 .PHONY: test

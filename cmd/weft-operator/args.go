@@ -35,6 +35,7 @@ Flags:
   --api-rate N             requests to the API server a second, with bursts of twice as many (100)
   --leader-election=BOOL   false: this is the only replica (true)
   --lease TIME             a leader that was not heard of for so long is none (15s)
+  --look TIME              how often it is asked whether nodes are CiliumNodes (30s)
 
   --webhook                judge NetworkAttachmentDefinitions, node and cluster configurations
   --webhook-pods           judge the network annotations of pods as well
@@ -86,6 +87,7 @@ func parse(args []string, namespace string) (options, error) {
 	flags.IntVar(&c.APIRate, "api-rate", c.APIRate, "")
 	flags.BoolVar(&c.LeaderElection, "leader-election", c.LeaderElection, "")
 	flags.DurationVar(&c.Lease, "lease", c.Lease, "")
+	flags.DurationVar(&c.Look, "look", c.Look, "")
 	w := &c.Webhook
 	flags.BoolVar(&w.Enabled, "webhook", false, "")
 	flags.BoolVar(&w.Pods, "webhook-pods", false, "")

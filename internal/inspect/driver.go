@@ -309,7 +309,9 @@ type NodeConfig struct {
 	// Accepted and Ready are the conditions' status; Unknown while no agent has said so.
 	Accepted string `json:"accepted"`
 	Ready    string `json:"ready"`
-	Problem  string `json:"problem,omitempty"`
+	// Cluster is the cluster configuration that it was made by, "" when it was written by hand.
+	Cluster string `json:"cluster,omitempty"`
+	Problem string `json:"problem,omitempty"`
 }
 
 // Configs lists the nodes' configurations of the network driver.
@@ -325,7 +327,9 @@ func Configs(ctx context.Context, api lister) (*ConfigList, error) {
 			list.Configs = append(list.Configs, NodeConfig{Node: o.Meta.Name, Pools: []string{}, Managers: []string{}, Problem: fmt.Sprintf("cannot be read: %v", err)})
 			continue
 		}
-		list.Configs = append(list.Configs, nodeConfig(&c))
+		n := nodeConfig(&c)
+		n.Cluster = ownerOf(o)
+		list.Configs = append(list.Configs, n)
 	}
 	return list, nil
 }
@@ -368,10 +372,10 @@ func nodeConfig(c *v2alpha1.CiliumNetworkDriverNodeConfig) NodeConfig {
 
 // WriteTable prints the configurations.
 func (l *ConfigList) WriteTable(w io.Writer) error {
-	rows := [][]string{{"NODE", "MANAGERS", "POOLS", "ACCEPTED", "READY", "PROBLEM"}}
+	rows := [][]string{{"NODE", "MANAGERS", "POOLS", "ACCEPTED", "READY", "CLUSTER CONFIG", "PROBLEM"}}
 	for _, c := range l.Configs {
 		rows = append(rows, []string{
-			c.Node, cmp.Or(strings.Join(c.Managers, ","), "-"), cmp.Or(strings.Join(c.Pools, ","), "-"), c.Accepted, c.Ready, oneLine(c.Problem),
+			c.Node, cmp.Or(strings.Join(c.Managers, ","), "-"), cmp.Or(strings.Join(c.Pools, ","), "-"), c.Accepted, c.Ready, cmp.Or(c.Cluster, "-"), oneLine(c.Problem),
 		})
 	}
 	p := page{w: w}

@@ -50,7 +50,7 @@ func driverWorld() objects {
 			`{"metadata":{"namespace":"other","name":"nic"},"status":{"allocation":{"devices":{"results":[{"request":"r","driver":"networkdriver.cilium.io","pool":"n1/fast","device":"a"}]}}}}`,
 		},
 		"CiliumNetworkDriverNodeConfig": {
-			`{"metadata":{"name":"n1","generation":2},"spec":{"deviceManagerConfigs":{"sriov":{"enabled":true},"dummy":{"enabled":true,"count":2}},"pools":[{"name":"fast","filter":{}}]},
+			`{"metadata":{"name":"n1","generation":2,"labels":{"app.kubernetes.io/managed-by":"weft-operator"},"annotations":{"networkdriver.cilium.io/cluster-config":"c"}},"spec":{"deviceManagerConfigs":{"sriov":{"enabled":true},"dummy":{"enabled":true,"count":2}},"pools":[{"name":"fast","filter":{}}]},
 				"status":{"conditions":[{"type":"Accepted","status":"True","observedGeneration":2},{"type":"Ready","status":"False","observedGeneration":2,"message":"PF ens1f0: is not there"}]}}`,
 			`{"metadata":{"name":"n2","generation":1},"spec":{"pools":[{"name":"a/b"}]}}`,
 			`{"metadata":{"name":"n3","generation":3},"spec":{},"status":{"conditions":[{"type":"Accepted","status":"True","observedGeneration":2}]}}`,
@@ -101,13 +101,13 @@ web nic p n1 fast b yes sriov0`},
 	}
 	got := map[string]string{}
 	for _, c := range configs.Configs {
-		got[c.Node] = strings.Join([]string{c.Accepted, c.Ready, strings.Join(c.Managers, ","), c.Problem}, "|")
+		got[c.Node] = strings.Join([]string{c.Accepted, c.Ready, strings.Join(c.Managers, ","), c.Cluster, c.Problem}, "|")
 	}
 	for node, want := range map[string]string{
-		"n1": "True|False|sr-iov,dummy|PF ens1f0: is not there",
-		"n2": "Unknown|Unknown||spec.pools[0].name",
-		"n3": "True|Unknown||the node's agent has not seen the last change yet",
-		"n4": "|||cannot be read",
+		"n1": "True|False|sr-iov,dummy|c|PF ens1f0: is not there",
+		"n2": "Unknown|Unknown|||spec.pools[0].name",
+		"n3": "True|Unknown|||the node's agent has not seen the last change yet",
+		"n4": "||||cannot be read",
 	} {
 		if !strings.HasPrefix(got[node], want) {
 			t.Errorf("configuration of %s: %q, want %q…", node, got[node], want)

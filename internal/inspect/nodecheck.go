@@ -41,6 +41,7 @@ func ExplainNode(ctx context.Context, name string, agent *debug.NodeAnswer, api 
 	}
 	c.nodeObject(ctx, name, api)
 	c.nodePods(ctx, name, api)
+	c.nodeConfig(ctx, name, api)
 	c.notSeen("the node's files: configurations, plugins, records (weft doctor on that node)")
 	return c
 }

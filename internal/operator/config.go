@@ -24,6 +24,7 @@ type Config struct {
 	APIRate        int // requests a second, with bursts of twice as many
 	LeaderElection bool
 	Lease          time.Duration // a leader that was not heard of for so long is none
+	Look           time.Duration // whether nodes are CiliumNodes is asked this often
 	Webhook        Webhook
 }
 
@@ -41,7 +42,7 @@ type Webhook struct {
 // Defaults are those of a Config.
 func Defaults() Config {
 	return Config{
-		Namespace: "kube-system", MetricsAddress: ":9479", APIRate: 100, LeaderElection: true, Lease: 15 * time.Second,
+		Namespace: "kube-system", MetricsAddress: ":9479", APIRate: 100, LeaderElection: true, Lease: 15 * time.Second, Look: 30 * time.Second,
 		Webhook: Webhook{
 			Address: ":9443", Service: "weft-operator", Secret: "weft-operator-certificate", Configuration: "weft-operator",
 			CertificateLife: 90 * 24 * time.Hour,
@@ -53,6 +54,7 @@ func Defaults() Config {
 const (
 	minLease = 2 * time.Second
 	minLife  = 3 * time.Second
+	minLook  = 100 * time.Millisecond
 	maxRate  = 10000
 )
 
@@ -85,6 +87,9 @@ func (c Config) validate() error {
 	}
 	if c.Lease < minLease {
 		fault("lease", "%s is less than %s", c.Lease, minLease)
+	}
+	if c.Look < minLook {
+		fault("look", "%s is less than %s", c.Look, minLook)
 	}
 	return errors.Join(faults...)
 }

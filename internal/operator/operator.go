@@ -147,7 +147,7 @@ func (o *Operator) parts(m manager.Manager) ([]manager.Runnable, error) {
 	parts := []manager.Runnable{manager.RunnableFunc(o.leads)}
 	if o.cfg.NetworkDriver {
 		c, err := controller.New(controller.Config{
-			Conn: o.conn, Elected: m.Elected(), Events: m.GetEventRecorder(leaseName), Metrics: o.metrics, Log: o.log.With("part", "controller"),
+			Conn: o.conn, Elected: m.Elected(), Events: m.GetEventRecorder(leaseName), Metrics: o.metrics, Log: o.log.With("part", "controller"), Look: o.cfg.Look,
 		})
 		if err != nil {
 			return nil, err //nolint:wrapcheck // names itself

@@ -22,7 +22,7 @@ func Program(tb testing.TB, name string) string {
 }
 
 // Beside starts a process on the network of the control plane, where the API server reaches it and
-// it reaches the API server with InsideKubeconfig. It ends with the test, if not by End before.
+// it reaches the API server at InsideURL. It ends with the test, if not by End before.
 // Its output is appended to a file that is removed with the lab.
 func Beside(tb testing.TB, name string, args ...string) (log string) {
 	tb.Helper()
@@ -44,8 +44,19 @@ func Beside(tb testing.TB, name string, args ...string) (log string) {
 	return log
 }
 
-// InsideKubeconfig is a kubeconfig of the administrator for what runs on the control plane's network.
-func (cp *ControlPlane) InsideKubeconfig() string { return cp.pki("inside.kubeconfig") }
+// EndBeside sends such a process a signal and waits until it has ended.
+func EndBeside(tb testing.TB, name string, s syscall.Signal) {
+	tb.Helper()
+	if err := Cluster(tb).box.End(tb.Context(), name, s); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// InsideURL is where the API server is for what runs on the control plane's network.
+func (cp *ControlPlane) InsideURL() string { return cp.insideURL() }
+
+// Root is the folder of the tree that the lab builds from.
+func (cp *ControlPlane) Root() string { return cp.builder.Root }
 
 // Script runs a shell script on the control plane's network.
 func (cp *ControlPlane) Script(ctx context.Context, text string) error {

@@ -82,6 +82,16 @@ func NodeConfigs() Resource {
 	return Resource{"CiliumNetworkDriverNodeConfig", []string{"apis", "cilium.io", "v2alpha1"}, "ciliumnetworkdrivernodeconfigs"}
 }
 
+// ClusterConfigs are what nodes' configurations are made from; they have no namespace.
+func ClusterConfigs() Resource {
+	return Resource{"CiliumNetworkDriverClusterConfig", []string{"apis", "cilium.io", "v2alpha1"}, "ciliumnetworkdriverclusterconfigs"}
+}
+
+// CiliumNodes are the nodes where Cilium is; they have no namespace.
+func CiliumNodes() Resource {
+	return Resource{"CiliumNode", []string{"apis", "cilium.io", "v2"}, "ciliumnodes"}
+}
+
 // VMIs are KubeVirt's running virtual machines.
 func VMIs() Resource {
 	return Resource{"VirtualMachineInstance", []string{"apis", "kubevirt.io", "v1"}, "virtualmachineinstances"}

@@ -107,4 +107,3 @@ const maxNote = 1024
 func (c *Controller) event(about runtime.Object, typ, reason, action, text string) {
 	c.cfg.Events.Eventf(about, nil, typ, reason, action, "%s", short(text, maxNote))
 }
-

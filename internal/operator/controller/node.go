@@ -103,4 +103,3 @@ func (w *leader) restore(ctx context.Context, want, existing *nodeConfig) error 
 	}
 	return err //nolint:wrapcheck // the caller names the object
 }
-

@@ -101,4 +101,3 @@ func (w *leader) tell(before *clusterConfig, now v2alpha1.CiliumNetworkDriverClu
 func short(text string, most int) string {
 	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }
-

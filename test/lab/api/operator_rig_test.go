@@ -5,6 +5,7 @@ package api_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -223,6 +225,35 @@ type operatorProcess struct {
 	ended   bool
 }
 
+// operatorKubeconfig is that of the operator's own account, with the rights that are shipped.
+func operatorKubeconfig(t *testing.T, server string) string {
+	t.Helper()
+	cp := lab.Cluster(t)
+	rbac, err := os.ReadFile(filepath.Join(cp.Root(), "deploy", "operator", "rbac.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lab.Apply(t, string(rbac))
+	token, err := cp.Kubectl(t.Context(), "", "--namespace=kube-system", "create", "token", "weft-operator", "--duration=1h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
+  clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %s}}], users: [{name: u, user: {token: %s}}]}`,
+		server, base64.StdEncoding.EncodeToString(cp.Config().CAData), strings.TrimSpace(token))
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// operatorProgram is built once.
+var operatorProgram struct {
+	build sync.Once
+	path  string
+}
+
 // operate starts weft-operator with short leases.
 func operate(t *testing.T, args ...string) *operatorProcess {
 	t.Helper()
@@ -237,8 +268,9 @@ func operate(t *testing.T, args ...string) *operatorProcess {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	o.cmd = exec.Command(lab.Program(t, "weft-operator"), append([]string{
-		"--kubeconfig=" + lab.Cluster(t).Kubeconfig, "--metrics-address=" + o.address, "--lease=2s", "--log-format=text",
+	operatorProgram.build.Do(func() { operatorProgram.path = lab.Program(t, "weft-operator") })
+	o.cmd = exec.Command(operatorProgram.path, append([]string{
+		"--kubeconfig=" + operatorKubeconfig(t, lab.Cluster(t).Config().Host), "--metrics-address=" + o.address, "--lease=2s", "--log-format=text",
 	}, args...)...)
 	o.cmd.Stdout, o.cmd.Stderr = log, log
 	if err := o.cmd.Start(); err != nil {
@@ -330,3 +362,6 @@ func waitSecond(t *testing.T) {
 		t.Fatal(context.Cause(t.Context()))
 	}
 }
+
+// context0 is that of cleaning up, when the test's own is over.
+func context0() context.Context { return context.Background() } //nolint:usetesting // the test's own is over
