@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -63,18 +64,20 @@ Exit codes: 0 merged, also with warnings, 1 nothing could be merged, 2 wrong usa
 func newVMIRecord() *cobra.Command {
 	var file string
 	var anonymize bool
+	from := &sources{}
 	cmd := &cobra.Command{
-		Use:   "record -f BUNDLE",
+		Use:   "record NAMESPACE/NAME | -f BUNDLE",
 		Short: "Write a bundle for weft vmi replay",
-		Long: `Record writes a bundle as YAML to standard output. With --anonymize its IP addresses and MACs have
+		Long: `Record writes a bundle as YAML to standard output: of a virtual machine of this node, which the
+node's agent reads anew from all of its sources, or of a bundle that is there. With --anonymize its IP addresses and MACs have
 pseudonyms, the same for the same address everywhere, also in the domain's XML and in annotations;
 names stay. A replay of it takes the same decisions.
 
 Exit codes: 0 written, 1 there is nothing to write, 2 wrong usage.`,
-		Example: "  weft vmi record -f vm.yaml --anonymize > report.yaml",
-		Args:    noArgs("; a bundle is given with -f"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			b, err := readBundle(cmd, file)
+		Example: "  weft vmi record default/web > vm.yaml      # on its node\n  weft vmi record -f vm.yaml --anonymize > report.yaml",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b, err := from.record(cmd, args, file)
 			if err != nil {
 				return err
 			}
@@ -83,6 +86,8 @@ Exit codes: 0 written, 1 there is nothing to write, 2 wrong usage.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&file, "file", "f", "", "bundle to write again, - for standard input")
+	flags.StringVar(&from.socket, "socket", "", "debug socket of this node's agent (default: "+defaultSocket+")")
+	flags.DurationVar(&from.timeout, "timeout", 30*time.Second, "give up after this time")
 	flags.BoolVar(&anonymize, "anonymize", false, "give addresses and MACs pseudonyms")
 	return cmd
 }

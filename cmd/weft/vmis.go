@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/weftnet/weft/internal/agent/debug"
 	"github.com/weftnet/weft/internal/inspect"
 	"github.com/weftnet/weft/internal/sandbox"
+	"github.com/weftnet/weft/internal/vm/bundle"
 	"github.com/weftnet/weft/internal/vm/source"
 )
 
@@ -138,4 +140,34 @@ func (o *explainOptions) vmi(cmd *cobra.Command, arg string) error {
 		return errFound
 	}
 	return nil
+}
+
+// record reads a bundle from the agent, or from a file.
+func (s *sources) record(cmd *cobra.Command, args []string, file string) (*bundle.Bundle, error) {
+	switch {
+	case len(args) == 0:
+		return readBundle(cmd, file)
+	case file != "":
+		return nil, &sandbox.UsageError{Err: errors.New("a virtual machine and a bundle are named: which one?")}
+	}
+	namespace, name, err := vmiArgument(args[0])
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel, err := s.context(cmd)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	agent := debug.NewClient(cmp.Or(s.socket, defaultSocket))
+	defer agent.Close()
+	text, err := agent.RecordVMI(ctx, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	b, err := bundle.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("read what the agent recorded: %w", err)
+	}
+	return b, nil
 }
