@@ -78,7 +78,7 @@ func (m *merger) unreadElsewhere() {
 	for i := range m.Interfaces {
 		name := m.Interfaces[i].Name
 		err := m.PodCache[name].Err
-		if err == nil || m.specs[name] != i || slices.ContainsFunc(m.entries, func(e entry) bool { return e.spec == i && e.kind != MultusEntry }) {
+		if err == nil || m.specs.find(name) != i || slices.ContainsFunc(m.entries, func(e entry) bool { return e.spec == i && e.kind != MultusEntry }) {
 			continue
 		}
 		m.warn(SourceUnreadable, name, "the pod interface cache of %s cannot be read: %v", name, err)

@@ -68,32 +68,24 @@ func rankOf(name string) rank {
 	return rankUnknown
 }
 
-// isLoopback says whether a record is the guest's loopback interface, by its name or because it
-// has no other addresses.
-func isLoopback(g *GuestInterface, base string) bool {
-	if base == "lo" {
-		return true
-	}
+// isLoopback says whether a name is that of the guest's loopback interface.
+func isLoopback(base string) bool {
 	const word = "loopback"
-	if len(base) >= len(word) && strings.EqualFold(base[:len(word)], word) {
-		return true
-	}
-	for _, s := range g.IPs {
-		ip, ok := parseIP(s)
-		if ok || !ip.IsLoopback() {
-			return false
-		}
-	}
-	return len(g.IPs) > 0
+	return base == "lo" || len(base) >= len(word) && strings.EqualFold(base[:len(word)], word)
 }
 
-func hasGlobal(g *GuestInterface) bool {
+// scope says whether a record has an address that others can reach, and whether it has nothing
+// but loopback.
+func scope(g *GuestInterface) (global, loopback bool) {
+	loopback = len(g.IPs) > 0
 	for _, s := range g.IPs {
-		if ip, ok := parseIP(s); ok && ip.IsGlobalUnicast() {
-			return true
+		ip, ok := parseIP(s)
+		if ok && ip.IsGlobalUnicast() {
+			return true, false
 		}
+		loopback = loopback && !ok && ip.IsLoopback()
 	}
-	return false
+	return false, loopback
 }
 
 // groupGuest groups what the guest reports by MAC; records without one stand alone, or with the
@@ -104,17 +96,18 @@ func groupGuest(guest []GuestInterface) []group {
 	for i := range guest {
 		g := &guest[i]
 		base, _, alias := strings.Cut(g.Name, ":")
-		if isLoopback(g, base) {
+		global, loopback := scope(g)
+		if loopback || isLoopback(base) {
 			continue
 		}
-		r := record{GuestInterface: g, mac: parseMAC(g.MAC), base: base, rank: rankOf(base), global: hasGlobal(g)}
+		r := record{GuestInterface: g, mac: parseMAC(g.MAC), base: base, rank: rankOf(base), global: global}
 		aliases = aliases || alias && r.mac.nothing()
 		records = append(records, r)
 	}
 	if aliases {
 		adopt(records)
 	}
-	slices.SortFunc(records, compareRecords)
+	records = sortRecords(records)
 	groups := make([]group, 0, len(records))
 	for i, start := 1, 0; i <= len(records); i++ {
 		if i < len(records) && together(&records[i-1], &records[i]) {
@@ -124,6 +117,29 @@ func groupGuest(guest []GuestInterface) []group {
 		start = i
 	}
 	return groups
+}
+
+// sortRecords sorts by numbers, which most records differ in, and moves each record once.
+func sortRecords(records []record) []record {
+	type key struct {
+		octets uint64
+		at     int
+	}
+	keys := make([]key, len(records))
+	for i := range records {
+		keys[i] = key{records[i].mac.octets, i}
+	}
+	slices.SortFunc(keys, func(a, b key) int {
+		if a.octets != b.octets {
+			return cmp.Compare(a.octets, b.octets)
+		}
+		return compareRecords(&records[a.at], &records[b.at])
+	})
+	sorted := make([]record, len(records))
+	for i := range keys {
+		sorted[i] = records[keys[i].at]
+	}
+	return sorted
 }
 
 // adopt gives aliases without a MAC that of the interface that they belong to.
@@ -151,7 +167,7 @@ func together(a, b *record) bool {
 
 // compareRecords orders by MAC, then the one that names an interface first. It is total, so the
 // guest's own order decides nothing.
-func compareRecords(a, b record) int {
+func compareRecords(a, b *record) int {
 	if c := a.mac.compare(b.mac); c != 0 {
 		return c
 	}
@@ -233,5 +249,5 @@ func compareUse(a, b *group) int {
 		}
 		return 1
 	}
-	return cmp.Or(natural(a.name(), b.name()), compareRecords(a.records[0], b.records[0]))
+	return cmp.Or(natural(a.name(), b.name()), compareRecords(&a.records[0], &b.records[0]))
 }

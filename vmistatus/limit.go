@@ -42,6 +42,9 @@ func plain(s string) bool {
 // what the spec does not have, then addresses beyond the first few.
 func (m *merger) limitSize() {
 	r := &m.result
+	if m.surelySmall() {
+		return
+	}
 	size := 2
 	for i := range r.Interfaces {
 		size += sizeOf(&r.Interfaces[i])
@@ -76,10 +79,25 @@ func (m *merger) limitSize() {
 	m.warn(SizeLimit, "", "the status is too large: %d entries and %d addresses were left out", out, cut)
 }
 
+// surelySmall looks at lengths alone.
+func (m *merger) surelySmall() bool {
+	const worst = 6 // bytes of JSON that a byte can become
+	size := 0
+	for i := range m.result.Interfaces {
+		e := &m.result.Interfaces[i]
+		size += keys + len(e.IPs)*(len("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")+3) +
+			worst*(len(e.Name)+len(e.MAC)+len(e.PodInterfaceName)+len(e.InterfaceName)+len(e.LinkState))
+	}
+	return size < MaxStatus
+}
+
+// keys is what all keys of an entry, their quotes, colons and commas, the sources, the queues and
+// one address take at most.
+const keys = 300
+
 // sizeOf is at least what an entry takes as JSON.
 func sizeOf(e *Interface) int {
-	const keys = 180 // all keys of an entry, their quotes, colons and commas, and the queue count
-	size := keys + len(e.InfoSource) + jsonLen(e.IP) + jsonLen(e.MAC) + jsonLen(e.Name) + jsonLen(e.PodInterfaceName) +
+	size := keys + jsonLen(e.MAC) + jsonLen(e.Name) + jsonLen(e.PodInterfaceName) +
 		jsonLen(e.InterfaceName) + jsonLen(e.LinkState)
 	for _, ip := range e.IPs {
 		size += len(ip) + 3

@@ -35,8 +35,8 @@ type merger struct {
 	tables  [2]table // without and with masquerade
 	primary int      // index of the primary network's interface in the spec; -1: there is none
 	entries []entry
-	specs   map[string]int // indices by name
-	before  map[string]int
+	specs   names // of the spec's interfaces
+	before  names // of the previous entries
 	groups  []group
 
 	pod      addresses
@@ -86,44 +86,75 @@ func (m *merger) warn(code Code, name, format string, args ...any) {
 
 // index finds the spec's interfaces and the previous entries by name.
 func (m *merger) index() {
-	m.specs = make(map[string]int, len(m.Interfaces))
+	m.specs = newNames(len(m.Interfaces))
 	for i := range m.Interfaces {
-		if _, ok := m.specs[m.Interfaces[i].Name]; !ok {
-			m.specs[m.Interfaces[i].Name] = i
+		if name := m.Interfaces[i].Name; m.specs.find(name) < 0 {
+			m.specs.set(name, i)
 		}
 	}
-	m.before = make(map[string]int, len(m.Previous))
+	m.before = newNames(len(m.Previous))
 	for i := range m.Previous {
 		name := m.Previous[i].Name
 		if name == "" {
 			continue
 		}
 		// Of several entries of one name always the same is taken, wherever it stands.
-		if j, ok := m.before[name]; !ok || compareInterfaces(&m.Previous[i], &m.Previous[j]) < 0 {
-			m.before[name] = i
+		if j := m.before.find(name); j < 0 || compareInterfaces(&m.Previous[i], &m.Previous[j]) < 0 {
+			m.before.set(name, i)
 		}
 	}
 	if n := LookupDefault(m.Networks); n != nil {
-		m.primary = m.specIndex(n.Name)
+		m.primary = m.specs.find(n.Name)
 	}
 }
 
-func (m *merger) specIndex(name string) int {
-	if i, ok := m.specs[name]; ok {
+// names are indices by name. A few are looked for one by one, which costs less than a map.
+type names struct {
+	list []named
+	many map[string]int
+}
+
+type named struct {
+	name string
+	at   int
+}
+
+func newNames(n int) names {
+	if n > 32 {
+		return names{many: make(map[string]int, n)}
+	}
+	return names{list: make([]named, 0, n)}
+}
+
+// find is -1 for a name that is not there.
+func (n *names) find(name string) int {
+	for i := range n.list {
+		if n.list[i].name == name {
+			return n.list[i].at
+		}
+	}
+	if i, ok := n.many[name]; ok {
 		return i
 	}
 	return -1
 }
 
-func (m *merger) beforeIndex(name string) int {
-	if i, ok := m.before[name]; ok && name != "" {
-		return i
+func (n *names) set(name string, at int) {
+	if n.many != nil {
+		n.many[name] = at
+		return
 	}
-	return -1
+	for i := range n.list {
+		if n.list[i].name == name {
+			n.list[i].at = at
+			return
+		}
+	}
+	n.list = append(n.list, named{name, at})
 }
 
 func (m *merger) entry(kind Kind, name string) entry {
-	return entry{kind: kind, name: name, spec: m.specIndex(name), before: m.beforeIndex(name)}
+	return entry{kind: kind, name: name, spec: m.specs.find(name), before: m.before.find(name)}
 }
 
 // seed makes the entries that the domain has.
@@ -134,7 +165,7 @@ func (m *merger) seed() {
 		m.warn(SourceUnreadable, "", "the domain cannot be read: %v; what the status has of it is kept", d.Err)
 		for i := range m.Previous {
 			p := &m.Previous[i]
-			if p.Name != "" && m.before[p.Name] == i && ContainsInfoSource(p.InfoSource, SourceDomain) {
+			if p.Name != "" && m.before.find(p.Name) == i && ContainsInfoSource(p.InfoSource, SourceDomain) {
 				m.entries = append(m.entries, m.entry(StaleEntry, p.Name))
 			}
 		}
@@ -222,7 +253,7 @@ func (m *merger) carries(name string) bool {
 	if m.Multus != nil && m.Multus.Err == nil {
 		return slices.Contains(m.Multus.Names, name)
 	}
-	i := m.beforeIndex(name)
+	i := m.before.find(name)
 	return i >= 0 && ContainsInfoSource(m.Previous[i].InfoSource, SourceMultusStatus)
 }
 
@@ -244,7 +275,7 @@ func (m *merger) addMultus() {
 	domain := m.entries
 	for i := range m.Interfaces {
 		name := m.Interfaces[i].Name
-		if m.specs[name] != i || slices.ContainsFunc(domain, func(e entry) bool { return e.spec == i }) || !m.carries(name) {
+		if m.specs.find(name) != i || slices.ContainsFunc(domain, func(e entry) bool { return e.spec == i }) || !m.carries(name) {
 			continue
 		}
 		e := m.entry(MultusEntry, name)
