@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -48,12 +47,8 @@ type wholeNode struct {
 
 func newWholeNode(t *testing.T) *wholeNode {
 	t.Helper()
-	dir, err := os.MkdirTemp(t.TempDir(), "node")
-	if err != nil {
-		t.Fatal(err)
-	}
 	n := &wholeNode{
-		t: t, dir: dir, machine: kerneltest.NewMachine(), api: newCluster(),
+		t: t, dir: t.TempDir(), machine: kerneltest.NewMachine(), api: newCluster(),
 		prepared: map[types.UID]bool{}, sandboxes: map[int]string{}, attached: map[int]bool{},
 	}
 	n.machine.AddPF(nodePF, "ens1f0", vfs)
