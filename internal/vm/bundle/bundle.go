@@ -194,7 +194,11 @@ func inField(key string, err error) error {
 	if wrong.Field != "" {
 		key += "." + wrong.Field
 	}
-	return fmt.Errorf("%s: a %s cannot be its value", key, wrong.Value)
+	article := "a"
+	if strings.IndexByte("aeiou", wrong.Value[0]) >= 0 {
+		article = "an"
+	}
+	return fmt.Errorf("%s: %s %s cannot be its value", key, article, wrong.Value)
 }
 
 func (b *Bundle) check() error {
