@@ -120,8 +120,11 @@ func (m *Manager) Setup(
 		pf = kernel.Function{} // it is only asked for its name
 	}
 	prepared := fromFunction(f, pf)
-	if s.Link != nil {
-		prepared.KernelIfaceName = s.Link.Name // it may be away, or home by a pod's name for it
+	switch { // the link may be away, or home by a pod's name for it
+	case s.Link != nil:
+		prepared.KernelIfaceName = s.Link.Name
+	case len(data) == 0 && d.Driver == prepared.Driver && d.KernelIfaceName != "":
+		prepared.KernelIfaceName = d.KernelIfaceName // as another driver's claim has it
 	}
 	return prepared.Merge(d), nil
 }
@@ -150,7 +153,7 @@ func (m *Manager) Free(
 	if config.VLAN != 0 {
 		err = m.putBackVLAN(f, s)
 	}
-	err = errors.Join(err, m.putBack(f, s))
+	err = errors.Join(err, m.putBack(f, s, d.KernelIfaceName))
 	if err == nil {
 		m.letGo(d.Addr)
 	}
@@ -174,9 +177,10 @@ func (m *Manager) putBackVLAN(f kernel.Function, s saved) error {
 }
 
 // putBack mends a link that came home by itself, or by another hand. What it is now is compared
-// first, since restoring drops addresses, and a link that never left may have some.
-func (m *Manager) putBack(f kernel.Function, s saved) error {
-	if s.Link == nil {
+// first, since restoring drops addresses, and a link that never left may have some. Without Inspect's
+// answer, as of a claim that another driver prepared, its name is all that is known.
+func (m *Manager) putBack(f kernel.Function, s saved, name string) error {
+	if s.Link == nil && name == "" {
 		return nil
 	}
 	host := kernel.Namespace{}
@@ -187,7 +191,10 @@ func (m *Manager) putBack(f kernel.Function, s saved) error {
 	if err != nil {
 		return fmt.Errorf("find the link of VF %s: %w", f.Addr, err)
 	}
-	want := *s.Link
+	want := kernel.StateOf(link)
+	if want.Name = name; s.Link != nil {
+		want = *s.Link
+	}
 	if link.Name == want.Name && link.MTU == want.MTU && link.MAC.String() == want.MAC.String() {
 		return nil
 	}

@@ -97,15 +97,23 @@ func TestNoVLAN(t *testing.T) {
 	s.expectWrites()
 }
 
-// A claim that another driver prepared has no saved state: its VLAN is cleared, as that driver would.
+// A claim that another driver prepared has no saved state: its VLAN is cleared, as that driver would,
+// and its link has the name again that the claim knows, with what else it has now.
 func TestFreeOfAnotherDriversClaim(t *testing.T) {
 	n := fixture()
+	want := n.snapshot()
 	n.vfs[vfAddr(pf0, 0)] = kernel.VF{VLAN: 1001}
+	n.updateLink(vfAddr(pf0, 0), func(l *kernel.Link) { l.Name = "sriov0" })
+	n.update(vfAddr(pf0, 0), func(f *kernel.Function) { f.Netdevs = []string{"sriov0"} })
 	s := &step{rig: newRig(t, n), dev: vf2(), config: v2alpha1.DeviceConfig{VLAN: 1001}}
 	s.setup()
-	s.free()
-	if got := n.vfs[vfAddr(pf0, 0)].VLAN; got != 0 {
-		t.Errorf("VLAN %d", got)
+	for range 2 {
+		if err := s.Free(t.Context(), s.dev, s.config, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := n.snapshot(); got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 	if diff := cmp.Diff(kernel.LinkState{Name: "ens1f0v0"}, s.Home(s.dev, nil)); diff != "" {
 		t.Error(diff)
