@@ -28,6 +28,9 @@ type Kind struct {
 	Configure func(v2alpha1.DeviceManagerConfigs)
 }
 
+// Still gives what is left of the devices that claims have under other pools.
+type Still = func(context.Context) (map[string]string, error)
+
 // Config says what a driver is made of.
 type Config struct {
 	Node       string
@@ -43,8 +46,9 @@ type Config struct {
 	// spaced, until it gives no error; what it has done by then counts.
 	Recover func(ctx context.Context) error
 	// Elsewhere gives the devices of this node that claims have under other pools, see
-	// publish.Config. It is asked at each start of a registration.
-	Elsewhere func(ctx context.Context, driver string) (map[string]string, error)
+	// publish.Config, and what looks at those claims again. It is asked at each start of a
+	// registration; still is asked for as long as there is one, spaced.
+	Elsewhere func(ctx context.Context, driver string) (devices map[string]string, still Still, err error)
 	// SetStatus writes the conditions of a configuration. It is called again, spaced, while it
 	// gives an error.
 	SetStatus func(ctx context.Context, of *v2alpha1.CiliumNetworkDriverNodeConfig, conditions []metav1.Condition) error

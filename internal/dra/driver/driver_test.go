@@ -96,6 +96,7 @@ type rig struct {
 	statusErr  error
 	recover    error
 	recovered  int
+	gone       bool // the claim that has dummy1 under another pool
 }
 
 const node = "n1"
@@ -143,8 +144,8 @@ func (r *rig) run() {
 			}
 			return r.recover
 		},
-		Elsewhere: func(context.Context, string) (map[string]string, error) {
-			return map[string]string{"dummy1": "old"}, nil
+		Elsewhere: func(context.Context, string) (map[string]string, driver.Still, error) {
+			return map[string]string{"dummy1": "old"}, r.still, nil
 		},
 		SetStatus: func(_ context.Context, _ *v2alpha1.CiliumNetworkDriverNodeConfig, conditions []metav1.Condition) error {
 			r.mu.Lock()
@@ -262,6 +263,26 @@ func TestLiveConfiguration(t *testing.T) {
 	r.driver.Configure(nil)
 	eventually(t, "offered", r.drivers, func(d []string) bool { return !slices.Contains(d, "other.example.com") })
 	r.kubelet.WaitFor("other.example.com") // what was prepared can still be given back
+}
+
+func (r *rig) still(context.Context) (map[string]string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone {
+		return nil, nil
+	}
+	return map[string]string{"dummy1": "old"}, nil
+}
+
+// A device that a claim has under another pool is offered once that claim is gone, without a restart.
+func TestElsewhereNoMore(t *testing.T) {
+	r := start(t)
+	r.driver.Configure(config(1, "", 3, "fast"))
+	r.offered("networkdriver.cilium.io n1/fast: dummy0 dummy2")
+	r.mu.Lock()
+	r.gone = true
+	r.mu.Unlock()
+	r.offered("networkdriver.cilium.io n1/fast: dummy0 dummy1 dummy2")
 }
 
 func (r *rig) recoveries() int {

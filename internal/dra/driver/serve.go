@@ -6,6 +6,7 @@ package driver
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -125,11 +126,12 @@ func (d *Driver) start(ctx context.Context, id identity) *session {
 	return s
 }
 
-// look finds out which devices claims have under other pools.
+// look finds out which devices claims have under other pools, until none has one any more.
 func (d *Driver) look(ctx context.Context, s *session, log *slog.Logger) {
 	var elsewhere map[string]string
+	var still Still
 	ok := insist(ctx, func() (err error) {
-		elsewhere, err = d.cfg.Elsewhere(ctx, s.id.driver)
+		elsewhere, still, err = d.cfg.Elsewhere(ctx, s.id.driver)
 		return err
 	}, func(err error, pause time.Duration) {
 		log.Warn("claims of before are not known yet, so nothing is offered", "error", err, "next", pause)
@@ -137,9 +139,30 @@ func (d *Driver) look(ctx context.Context, s *session, log *slog.Logger) {
 	if !ok {
 		return
 	}
+	d.know(s, elsewhere)
 	if len(elsewhere) > 0 {
 		log.Info("devices are allocated under other pools, and are not offered", "devices", elsewhere)
 	}
+	for pause := firstPause; len(elsewhere) > 0; pause = min(2*pause, lastPause) {
+		select {
+		case <-d.cfg.Store.Changed(): // what was prepared was freed, perhaps: the claim goes soon
+			pause = firstPause
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+		left, err := still(ctx)
+		if err != nil || maps.Equal(left, elsewhere) {
+			continue // a device that is not offered does no harm
+		}
+		elsewhere = left
+		d.know(s, left)
+		log.Info("devices that were allocated under other pools are offered again", "left", left)
+	}
+}
+
+// know has devices withheld that claims have under other pools.
+func (d *Driver) know(s *session, elsewhere map[string]string) {
 	s.mu.Lock()
 	s.known, s.elsewhere = true, elsewhere
 	s.mu.Unlock()

@@ -186,30 +186,54 @@ func (c *Client) read(ctx context.Context, names map[types.NamespacedName]bool) 
 }
 
 // Elsewhere gives the devices of the node that claims have under a pool that does not name the node,
-// as another driver's pools do not, and that pool. All claims are looked at, a page at a time.
-func (c *Client) Elsewhere(ctx context.Context, driver string) (map[string]string, error) {
-	found := map[string]string{}
+// as another driver's pools do not, and that pool. All claims are looked at, a page at a time; still
+// looks again, at those alone that have such a device.
+func (c *Client) Elsewhere(ctx context.Context, driver string) (
+	found map[string]string, still func(context.Context) (map[string]string, error), err error,
+) {
+	found = map[string]string{}
+	holders := map[types.NamespacedName]bool{}
 	options := metav1.ListOptions{Limit: page}
 	for {
 		list, err := c.api.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, options)
 		if err != nil {
-			return nil, fmt.Errorf("list the claims: %w", err)
+			return nil, nil, fmt.Errorf("list the claims: %w", err)
 		}
 		for i := range list.Items {
-			a := list.Items[i].Status.Allocation
-			if a == nil || !onNode(a.NodeSelector, c.node) {
-				continue
-			}
-			for _, r := range a.Devices.Results {
-				if r.Driver == driver && !strings.HasPrefix(r.Pool, c.node+"/") && (r.AdminAccess == nil || !*r.AdminAccess) {
-					found[r.Device] = r.Pool
-				}
+			claim := &list.Items[i]
+			if c.elsewhere(claim, driver, found) {
+				holders[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] = true
 			}
 		}
 		if options.Continue = list.Continue; options.Continue == "" {
-			return found, nil
+			break
 		}
 	}
+	return found, func(ctx context.Context) (map[string]string, error) {
+		left, err := c.read(ctx, holders)
+		if err != nil {
+			return nil, err
+		}
+		found := map[string]string{}
+		for _, claim := range left {
+			c.elsewhere(claim, driver, found)
+		}
+		return found, nil
+	}, nil
+}
+
+// elsewhere adds the devices of a claim, and says whether it has any.
+func (c *Client) elsewhere(claim *resourceapi.ResourceClaim, driver string, found map[string]string) (has bool) {
+	a := claim.Status.Allocation
+	if a == nil || !onNode(a.NodeSelector, c.node) {
+		return false
+	}
+	for _, r := range a.Devices.Results {
+		if r.Driver == driver && !strings.HasPrefix(r.Pool, c.node+"/") && (r.AdminAccess == nil || !*r.AdminAccess) {
+			found[r.Device], has = r.Pool, true
+		}
+	}
+	return has
 }
 
 // onNode says whether an allocation is for a node. The scheduler names the node of devices that

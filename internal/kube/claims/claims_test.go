@@ -223,12 +223,23 @@ status:
     devices: {results: [{request: r, driver: %s, pool: %s, device: %s%s}]}
 `, i, c.node, c.driver, c.pool, c.device, c.more))
 	}
-	got, err := claims.New(clientset(t, server), "n1").Elsewhere(t.Context(), "d")
+	got, still, err := claims.New(clientset(t, server), "n1").Elsewhere(t.Context(), "d")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(map[string]string{"dev0": "sriov-pool"}, got); diff != "" {
 		t.Error(diff)
+	}
+	lists := server.Count("list", "resourceclaims")
+	if again, err := still(t.Context()); err != nil || !cmp.Equal(got, again) {
+		t.Errorf("again: %v, %v", again, err)
+	}
+	server.Delete("resourceclaims", "default", "c0")
+	if again, err := still(t.Context()); err != nil || len(again) != 0 {
+		t.Errorf("without the claim: %v, %v", again, err)
+	}
+	if server.Count("list", "resourceclaims") != lists || server.Count("get", "resourceclaims") != 2 {
+		t.Error("claims were read that have no such device")
 	}
 }
 
