@@ -99,15 +99,22 @@ func shipped(t *testing.T, files ...string) string {
 	return strings.Join(all, "\n---\n")
 }
 
-// startNode makes a node whose card ens1f0 can have eight VFs, and starts its agent.
+// startNode makes a node, and starts its agent.
 func startNode(t *testing.T, kube kubernetes.Interface, name string) *draNode {
+	t.Helper()
+	n := newNode(t, kube, name)
+	n.start()
+	return n
+}
+
+// newNode makes a node whose card ens1f0 can have eight VFs.
+func newNode(t *testing.T, kube kubernetes.Interface, name string) *draNode {
 	t.Helper()
 	n := &draNode{t: t, name: name, kube: kube, host: kerneltest.NewMachine(), kubelet: kubelettest.Start(t), dir: t.TempDir()}
 	n.host.AddPF("0000:03:00.0", "ens1f0", 8)
 	n.host.ChangeFunction("0000:03:00.0", func(f *kernel.Function) { f.Vendor, f.Device, f.Driver = "0x15b3", "0x101d", "mlx5_core" })
 	n.join()
 	n.token = n.issue()
-	n.start()
 	return n
 }
 
