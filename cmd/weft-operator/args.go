@@ -68,12 +68,9 @@ type options struct {
 	version bool
 }
 
-func parse(args []string, namespace string) (options, error) {
-	o := options{config: operator.Defaults()}
+// flagsOf are the flags, which write into o.
+func flagsOf(o *options) *flag.FlagSet {
 	c := &o.config
-	if namespace != "" {
-		c.Namespace = namespace
-	}
 	flags := flag.NewFlagSet("weft-operator", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.Usage = func() {}
@@ -99,6 +96,15 @@ func parse(args []string, namespace string) (options, error) {
 	flags.TextVar(&o.level, "log-level", slog.LevelInfo, "")
 	flags.StringVar(&o.format, "log-format", "json", "")
 	flags.BoolVar(&o.version, "version", false, "")
+	return flags
+}
+
+func parse(args []string, namespace string) (options, error) {
+	o := options{config: operator.Defaults()}
+	if namespace != "" {
+		o.config.Namespace = namespace
+	}
+	flags := flagsOf(&o)
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			err = errHelp
