@@ -51,3 +51,40 @@ func (r Rule) words() [2]string {
 		{"unknown", ""},
 	}[min(r, NoDomain+1)]
 }
+
+// Codes are all codes of warnings.
+func Codes() []Code {
+	return []Code{
+		SourceUnreadable, DeviceSkipped, SharedMAC, UnmatchedNIC, StaleAgent, AddressConflict, NoGuestAddress,
+		GuestOnlyLimit, AddressLimit, NameLimit, SizeLimit,
+	}
+}
+
+// Meaning says what a warning of the code tells.
+func (c Code) Meaning() string {
+	switch c {
+	case SourceUnreadable:
+		return "a source is there and cannot be read, with the reason; its last good values are kept"
+	case DeviceSkipped:
+		return "an element of the domain could not be used: it has no alias, or its name stands there twice"
+	case SharedMAC:
+		return "two interfaces of the domain have one MAC, so the guest's records cannot be told apart: the first has them"
+	case UnmatchedNIC:
+		return "the guest reports interfaces, and none with the MAC of this one: it has no driver, or the MAC was changed in the guest"
+	case StaleAgent:
+		return "what the guest agent reported is old, or was dropped because the agent is away"
+	case AddressConflict:
+		return "the guest has addresses of a family and none of them is the pod's (not told of masquerade, where it is so by design)"
+	case NoGuestAddress:
+		return "the pod has an address and the guest none: DHCP is under way, or failed"
+	case GuestOnlyLimit:
+		return "the guest reports more interfaces of its own than are listed; those without a global address are left out first"
+	case AddressLimit:
+		return "an interface has more addresses than are listed"
+	case NameLimit:
+		return "a name or MAC from the domain or the guest was too long"
+	case SizeLimit:
+		return "the whole status would have been too large"
+	}
+	return ""
+}

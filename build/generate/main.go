@@ -5,6 +5,7 @@
 //
 //	cmd/<name>/deps.txt      every package that the binary links
 //	docs/configuration.md    the keys of the CNI configuration and of the agent
+//	docs/vm-status.md        its tables of precedence, rules and warnings
 //	deploy/crd-cilium*.yaml  the definitions of the network driver's resources
 //	api/v2alpha1/zz_…        how their types are copied
 //
@@ -12,7 +13,7 @@
 //
 // Invariants: the output depends on the sources and go.mod alone, not on the machine,
 // its Go patch release or the time. It must not hold any fact itself: a key's meaning
-// stands in internal/cni/netconf, internal/agent/config or api/v2alpha1. Implements: architecture 3, 4.1.
+// stands in internal/cni/netconf, internal/agent/config, vmistatus or api/v2alpha1. Implements: architecture 3, 4.1.
 package main
 
 import (
@@ -75,6 +76,9 @@ func generated(ctx context.Context) (map[string][]byte, error) {
 		return nil, err
 	}
 	files["docs/configuration.md"] = configuration()
+	if files[vmStatusFile], err = vmStatus(); err != nil {
+		return nil, err
+	}
 	for _, path := range mains {
 		dir := filepath.Dir(path)
 		deps, err := dependencies(ctx, "./"+dir)
