@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weftnet/weft/internal/agent/debug"
+	"github.com/weftnet/weft/internal/host/kernel"
 	"github.com/weftnet/weft/internal/inspect"
 	"github.com/weftnet/weft/internal/sandbox"
 )
@@ -21,7 +22,7 @@ import (
 func newDoctor(getenv func(string) string) *cobra.Command {
 	s := &sources{getenv: getenv}
 	var o inspect.DoctorOptions
-	var output string
+	var output, nic string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this node, and say what to do about what is wrong",
@@ -33,9 +34,13 @@ It changes nothing. What it may not look into it says: run it as root.
 
 Paths are what the agent says, else the published configuration, else the defaults.
 
+With --nic it describes a network card instead, for a report about SR-IOV: kernel, driver, switch
+mode, and its virtual functions as sysfs and as the card show them.
+
 Exit codes: 0 no fault (there may be warnings), 1 a fault was found, 2 wrong usage.`,
 		Example: `  weft doctor
   weft doctor -o json
+  weft doctor --nic ens1f0
   weft doctor --root /host                    # a host's files, mounted there
   weft doctor --conf-dir /etc/kubernetes/cni/net.d --bin-dir /usr/libexec/cni
   weft doctor --kubeconfig admin.conf --service-account kube-system/weft-agent`,
@@ -43,6 +48,9 @@ Exit codes: 0 no fault (there may be warnings), 1 a fault was found, 2 wrong usa
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkDoctor(s, &o, output); err != nil {
 				return err
+			}
+			if nic != "" {
+				return doctorNIC(cmd, o, nic, output)
 			}
 			return doctor(cmd, s, o, output)
 		},
@@ -55,8 +63,28 @@ Exit codes: 0 no fault (there may be warnings), 1 a fault was found, 2 wrong usa
 	flags.StringVar(&o.StateDir, "state-dir", "", "state directory of Weft")
 	flags.StringVar(&o.KubeletDir, "kubelet-dir", "", "directory of the kubelet")
 	flags.StringVar(&o.ServiceAccount, "service-account", "", "whose rights are asked for, as NAMESPACE/NAME (default: the kubeconfig's account)")
+	flags.StringVar(&nic, "nic", "", "describe the network card of this interface, and nothing else")
 	flags.StringVarP(&output, "output", "o", "table", "table or json")
 	return cmd
+}
+
+// doctorNIC describes a card of this machine: links and what a card says of its virtual functions are
+// not among a host's files.
+func doctorNIC(cmd *cobra.Command, o inspect.DoctorOptions, nic, output string) error {
+	if o.Root != "" {
+		return &sandbox.UsageError{Err: errors.New("a card is that of the machine that this runs on: leave out --root")}
+	}
+	const sysfs = "/sys"
+	machine, err := kernel.Open(sysfs)
+	if err != nil {
+		return err
+	}
+	defer machine.Close()
+	report, err := inspect.LookAtNIC(machine, sysfs, nic)
+	if err != nil {
+		return err
+	}
+	return write(cmd.OutOrStdout(), output, report, report.WriteTable, false)
 }
 
 func checkDoctor(s *sources, o *inspect.DoctorOptions, output string) error {
