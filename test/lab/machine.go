@@ -32,12 +32,16 @@ type machine struct {
 	ran  int // commands, for the names of what they wrote
 }
 
+// PF is what the card's link is called.
+const PF = "ens1f0"
+
 // share is where a machine sees the lab's directory.
 const share = "/share"
 
-// StartMachine adds a node that is an emulated machine with an SR-IOV card of seven virtual
-// functions, none of which is there yet. It returns when the node is Ready, which takes a minute.
-func (cp *ControlPlane) StartMachine(ctx context.Context) (*Node, error) {
+// StartMachine adds a node of that name that is an emulated machine with an SR-IOV card, PF, of seven
+// virtual functions, none of which is there yet. It returns when the node is Ready, which takes a
+// minute.
+func (cp *ControlPlane) StartMachine(ctx context.Context, name string) (*Node, error) {
 	if !cp.options.Controllers || os.Geteuid() != 0 {
 		return nil, errors.New("start a machine: it needs a control plane with controllers, and root")
 	}
@@ -45,12 +49,14 @@ func (cp *ControlPlane) StartMachine(ctx context.Context) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := cp.newNode(&machine{})
+	n, err := cp.newNode(name, &machine{})
 	if err != nil {
 		return nil, err
 	}
 	start := time.Now()
-	defer func() { fmt.Fprintf(cp.options.Progress, "lab: machine %s took %.1f s to start\n", n.Name, time.Since(start).Seconds()) }()
+	defer func() {
+		fmt.Fprintf(cp.options.Progress, "lab: machine %s took %.1f s to start\n", n.Name, time.Since(start).Seconds())
+	}()
 	if err := n.steps(ctx,
 		n.plug,
 		func(ctx context.Context) error { return n.makeDisk(ctx, programs) },
@@ -94,7 +100,8 @@ func (n *Node) Remove(ctx context.Context) error {
 		ip(ctx, n.cp.box, "link delete "+n.tap(managementLink), "link delete "+n.tap(dataLink)))
 }
 
-func (n *Node) tap(link string) string { return link + "-" + n.Name }
+// tap is the machine's end of a cable here. (A link's name has 15 bytes.)
+func (n *Node) tap(link string) string { return fmt.Sprintf("%s-m%d", link, n.number) }
 
 // plug makes the other ends of the machine's cables.
 func (n *Node) plug(ctx context.Context) error {
@@ -316,7 +323,9 @@ func (n *Node) boot(ctx context.Context) error {
 		"/usr/bin/ip link set $mgmt name " + managementLink,
 		"/usr/bin/ip address add " + n.Address + "/24 dev " + managementLink,
 		"/usr/bin/ip link set " + managementLink + " up",
-		"/usr/bin/ip link set $pf up",
+		"/usr/bin/ip link set $pf name " + PF,
+		"/usr/bin/ip link delete dummy0", // the module's own: an administrator has numdummies=0
+		"/usr/bin/ip link set " + PF + " up",
 		"/usr/bin/ip route add default via " + managementIP,
 		"echo 1 > /proc/sys/net/ipv4/ip_forward",
 	}, "\n")

@@ -4,6 +4,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,7 +76,7 @@ func (cp *ControlPlane) StartNode(ctx context.Context) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := cp.newNode(nil)
+	n, err := cp.newNode("", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -114,14 +115,15 @@ func (cp *ControlPlane) nodePrograms(ctx context.Context) (programs, error) {
 	return programs{kube: cp.kube, runtime: runtime, plugins: plugins}, err
 }
 
-// newNode is one that has not started yet. From here on Stop ends it.
-func (cp *ControlPlane) newNode(m *machine) (*Node, error) {
+// newNode is one that has not started yet, under the next name where none is given. From here on Stop
+// ends it.
+func (cp *ControlPlane) newNode(name string, m *machine) (*Node, error) {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
 	cp.started++
 	number := cp.started
 	n := &Node{
-		Name: fmt.Sprintf("n%d", number), Address: fmt.Sprintf("172.31.255.%d", 10+number),
+		Name: cmp.Or(name, fmt.Sprintf("n%d", number)), Address: fmt.Sprintf("172.31.255.%d", 10+number),
 		Subnet: fmt.Sprintf("10.244.%d.0/24", number), cp: cp, number: number, machine: m,
 		processes: map[string]box.Process{},
 	}

@@ -5,6 +5,7 @@ package box
 
 import (
 	"fmt"
+	"net"
 	"os/exec"
 	"runtime"
 
@@ -44,7 +45,27 @@ func onThread(f func() error) error {
 	return <-result
 }
 
+// Listen opens a listener of this process on the box' network.
+func (b *Box) Listen(address string) (l net.Listener, err error) {
+	err = onThread(func() error {
+		if err := enter(b.PID(), "net"); err != nil {
+			return err
+		}
+		l, err = net.Listen("tcp", address)
+		return err
+	})
+	return l, err
+}
+
 func startIn(pid int, cmd *exec.Cmd, kinds ...string) error {
+	if err := enter(pid, kinds...); err != nil {
+		return err
+	}
+	return cmd.Start()
+}
+
+// enter moves the thread into namespaces of a process.
+func enter(pid int, kinds ...string) error {
 	// Threads share their root and working directory; a mount namespace wants its own.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("leave the threads' common root: %w", err)
@@ -68,5 +89,5 @@ func startIn(pid int, cmd *exec.Cmd, kinds ...string) error {
 			return fmt.Errorf("enter %s namespace of pid %d: %w", kinds[i], pid, err)
 		}
 	}
-	return cmd.Start()
+	return nil
 }

@@ -69,13 +69,14 @@ type rig struct {
 	start time.Time
 
 	configured bool // the agents' configuration is not the shipped one
+	patience   time.Duration
 }
 
 // newRig makes the rig of a test. Tests with one cannot be parallel: they look for leftovers.
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	theCluster = lab.Cluster(t)
-	r := &rig{t: t, cp: theCluster, node: theCluster.Nodes()[0], start: time.Now()}
+	r := &rig{t: t, cp: theCluster, node: theCluster.Nodes()[0], start: time.Now(), patience: limit}
 	if err := installed(); err != nil {
 		t.Fatal("install weft: ", err)
 	}
@@ -104,7 +105,7 @@ func (r *rig) step(format string, args ...any) {
 // wait calls f until it succeeds; f's last error is what was seen last.
 func (r *rig) wait(what string, f func() error) {
 	r.t.Helper()
-	if err := r.within(limit, f); err != nil {
+	if err := r.within(r.patience, f); err != nil {
 		r.t.Fatalf("wait for %s: %v", what, err)
 	}
 }
