@@ -30,7 +30,8 @@ func TestRun(t *testing.T) {
 		"an argument":  {[]string{"run"}, 2, "", "weft-operator: unexpected argument \"run\"\nSee weft-operator --help.\n"},
 		"a format":     {[]string{"--log-format=xml"}, 2, "", "…--log-format"},
 		"every fault": {
-			[]string{"--api-rate=0", "--webhook", "--webhook-address=x", "--webhook-secret=A", "--lease=1s", "--certificate-life=1s"}, 2, "",
+			[]string{"--api-rate=0", "--webhook", "--webhook-address=x", "--webhook-secret=A", "--lease=1s", "--certificate-life=1s"},
+			2, "",
 			"weft-operator: webhook-address: address x: missing port in address\nweft-operator: certificate-life: 1s is less than 3s\n" +
 				"weft-operator: webhook-secret: \"A\" is no name of a Kubernetes object\nweft-operator: api-rate: 0 is not from 1 to 10000\nweft-operator: lease: 1s is less than 2s\n",
 		},

@@ -114,7 +114,7 @@ func (o *Operator) isReady() (bool, []string) {
 // manager has all that is asked for, and starts nothing.
 func (o *Operator) manager() (manager.Manager, error) {
 	log := logr.FromSlogHandler(o.log.With("part", "manager").Handler())
-	ctrl.SetLogger(log)
+	ctrl.SetLogger(log) //nolint:forbidigo // the library has one for all of a process
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgo.AddToScheme(scheme), v2alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("make scheme: %w", err)

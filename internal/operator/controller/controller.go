@@ -69,7 +69,7 @@ func New(cfg Config) (*Controller, error) {
 	return c, nil
 }
 
-// NeedLeaderElection: no; who waits for its turn follows the cluster as well.
+// NeedLeaderElection says no: who waits for its turn follows the cluster as well.
 func (c *Controller) NeedLeaderElection() bool { return false }
 
 // Behind says why not everything is known; nil when it is.
@@ -80,9 +80,9 @@ func (c *Controller) say(err error) { c.behind.Store(&err) }
 // Start works until ctx ends.
 func (c *Controller) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
-		kind, err := c.look(ctx)
-		if err != nil {
-			break // ctx ended
+		kind, ok := c.look(ctx)
+		if !ok {
+			return nil
 		}
 		c.cfg.Log.InfoContext(ctx, "follow nodes", "kind", kind.String())
 		if err := c.follow(ctx, kind); err != nil && ctx.Err() == nil {

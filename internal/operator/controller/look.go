@@ -54,17 +54,17 @@ func mapper() meta.RESTMapper {
 	return m
 }
 
-// look waits until the configurations are served, and says what nodes are. The error is ctx's.
-func (c *Controller) look(ctx context.Context) (nodeKind, error) {
+// look waits until the configurations are served, and says what nodes are; false: ctx ended.
+func (c *Controller) look(ctx context.Context) (nodeKind, bool) {
 	for {
 		kind, err := c.now(ctx)
 		if err == nil {
-			return kind, nil
+			return kind, true
 		}
 		c.say(err)
 		c.cfg.Log.WarnContext(ctx, "wait for the API server", "error", err)
-		if err := sleep(ctx, min(c.cfg.Look, 5*time.Second)); err != nil {
-			return 0, err
+		if sleep(ctx, min(c.cfg.Look, 5*time.Second)) != nil {
+			return 0, false
 		}
 	}
 }

@@ -67,7 +67,7 @@ func NewKeeper(cfg KeeperConfig) (*Keeper, error) {
 	}, nil
 }
 
-// NeedLeaderElection: no; every replica needs the certificate.
+// NeedLeaderElection says no: every replica needs the certificate.
 func (k *Keeper) NeedLeaderElection() bool { return false }
 
 // Behind says why there is no certificate that clients take; nil when there is.

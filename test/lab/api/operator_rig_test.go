@@ -26,9 +26,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/test/lab"
 )
@@ -37,7 +39,7 @@ import (
 const operatorBound = 60 * time.Second
 
 // inTime waits until f says nothing, and fails with the last that it said.
-func inTime(t *testing.T, what string, f func() error) {
+func inTime(t testing.TB, what string, f func() error) {
 	t.Helper()
 	var err error
 	ctx, cancel := context.WithTimeout(t.Context(), operatorBound)
@@ -58,18 +60,26 @@ func inTime(t *testing.T, what string, f func() error) {
 
 // world is a cluster with nodes and configurations that end with the test.
 type operatorWorld struct {
-	t              *testing.T
+	t              testing.TB
 	kube           kubernetes.Interface
 	nodes, configs dynamic.ResourceInterface // configurations
 }
 
-func newOperatorWorld(t *testing.T) *operatorWorld {
+func newOperatorWorld(t testing.TB) *operatorWorld {
 	t.Helper()
 	kube, err := kubernetes.NewForConfig(lab.Cluster(t).Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &operatorWorld{t: t, kube: kube, nodes: driverConfigs(t, nodeConfigs), configs: driverConfigs(t, clusterConfigs)}
+	client, err := dynamic.NewForConfig(lab.Cluster(t).Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lab.InstallCRDs(t)
+	of := func(resource string) dynamic.ResourceInterface {
+		return client.Resource(schema.GroupVersionResource{Group: "cilium.io", Version: "v2alpha1", Resource: resource})
+	}
+	w := &operatorWorld{t: t, kube: kube, nodes: of(nodeConfigs), configs: of(clusterConfigs)}
 	w.clear(t.Context())
 	t.Cleanup(func() { w.clear(context.Background()) }) //nolint:usetesting // the test's own is over
 	return w
@@ -112,7 +122,13 @@ func (w *operatorWorld) deleteNode(name string) {
 // make creates an object.
 func (w *operatorWorld) make(r dynamic.ResourceInterface, kind, name, spec string) *unstructured.Unstructured {
 	w.t.Helper()
-	o, err := r.Create(w.t.Context(), driverConfig(w.t, kind, name, spec), metav1.CreateOptions{})
+	var parsed map[string]any
+	if err := yaml.Unmarshal([]byte(spec), &parsed); err != nil {
+		w.t.Fatalf("%s: %v", spec, err)
+	}
+	o, err := r.Create(w.t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "cilium.io/v2alpha1", "kind": kind, "metadata": map[string]any{"name": name}, "spec": parsed,
+	}}, metav1.CreateOptions{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -218,7 +234,7 @@ func (w *operatorWorld) wantStatus(pairs ...string) {
 
 // operator is one process of weft-operator.
 type operatorProcess struct {
-	t       *testing.T
+	t       testing.TB
 	cmd     *exec.Cmd
 	address string // of metrics and health
 	log     string
@@ -226,7 +242,7 @@ type operatorProcess struct {
 }
 
 // operatorKubeconfig is that of the operator's own account, with the rights that are shipped.
-func operatorKubeconfig(t *testing.T, server string) string {
+func operatorKubeconfig(t testing.TB, server string) string {
 	t.Helper()
 	cp := lab.Cluster(t)
 	rbac, err := os.ReadFile(filepath.Join(cp.Root(), "deploy", "operator", "rbac.yaml"))
@@ -255,7 +271,7 @@ var operatorProgram struct {
 }
 
 // operate starts weft-operator with short leases.
-func operate(t *testing.T, args ...string) *operatorProcess {
+func operate(t testing.TB, args ...string) *operatorProcess {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -289,7 +305,7 @@ func operate(t *testing.T, args ...string) *operatorProcess {
 }
 
 // drive is operate with the network driver, ready.
-func drive(t *testing.T, args ...string) *operatorProcess {
+func drive(t testing.TB, args ...string) *operatorProcess {
 	t.Helper()
 	o := operate(t, append([]string{"--enable-network-driver"}, args...)...)
 	o.ready()
@@ -354,7 +370,7 @@ func (o *operatorProcess) metric(name, labels string) float64 {
 }
 
 // waitSecond waits until the clock shows another second, which is what creationTimestamps count.
-func waitSecond(t *testing.T) {
+func waitSecond(t testing.TB) {
 	t.Helper()
 	select {
 	case <-time.After(time.Until(time.Now().Truncate(time.Second).Add(time.Second + 50*time.Millisecond))):
