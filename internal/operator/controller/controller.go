@@ -85,9 +85,14 @@ func (c *Controller) Start(ctx context.Context) error {
 			return nil
 		}
 		c.cfg.Log.InfoContext(ctx, "follow nodes", "kind", kind.String())
-		if err := c.follow(ctx, kind); err != nil && ctx.Err() == nil {
-			c.say(err)
-			c.cfg.Log.WarnContext(ctx, "begin anew", "reason", err)
+		err := c.follow(ctx, kind)
+		if ctx.Err() != nil {
+			return nil
+		}
+		c.say(err)
+		c.cfg.Log.WarnContext(ctx, "begin anew", "reason", err)
+		if !errors.Is(err, errOther) && sleep(ctx, min(c.cfg.Look, 5*time.Second)) != nil {
+			return nil
 		}
 	}
 	return nil
@@ -103,7 +108,12 @@ func (c *Controller) follow(ctx context.Context, kind nodeKind) error {
 	if err != nil {
 		return fmt.Errorf("make cache: %w", err)
 	}
-	g.Go(func() error { return objects.Start(ctx) })
+	g.Go(func() error {
+		if err := objects.Start(ctx); err != nil {
+			return fmt.Errorf("follow objects: %w", err)
+		}
+		return context.Cause(ctx)
+	})
 	g.Go(func() error { return c.watchKind(ctx, kind) })
 	g.Go(func() error { return c.work(ctx, objects, kind) })
 	return g.Wait() //nolint:wrapcheck // names itself
