@@ -83,7 +83,7 @@ func (w *leader) tell(before *clusterConfig, now v2alpha1.CiliumNetworkDriverClu
 	}
 	old, conflict := is(before.Status.Conditions, v2alpha1.ConditionConflicting, metav1.ConditionTrue), is(now.Conditions, v2alpha1.ConditionConflicting, metav1.ConditionTrue)
 	switch {
-	case conflict != nil && (old == nil || old.Message != conflict.Message):
+	case conflict != nil && old == nil: // the nodes that it is about change often, and the condition names them
 		w.event(before, corev1.EventTypeWarning, "Conflicting", "Assign", conflict.Message)
 	case conflict == nil && old != nil:
 		w.event(before, corev1.EventTypeNormal, "Resolved", "Assign", "no other configuration governs nodes that this one selects")
