@@ -39,6 +39,7 @@ func TestCache(t *testing.T) {
 	both := []spec{{"prim", "B", "pod", "", ""}, {"sec", "B", "mul", "", ""}}
 	domain := nics(d("prim", m1), d("sec", m2))
 	setup := func(t *testing.T) (*vmistatus.NetStat, *vmi, podcache.Dir) {
+		t.Helper()
 		c := podcache.New(t.TempDir())
 		return vmistatus.NewNetStat(c), vmiOf(both, nil), c
 	}

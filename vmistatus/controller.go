@@ -175,26 +175,10 @@ func (c *controller) interfaces() []Interface {
 		e.Name, e.PodInterfaceName = c.primary.Name, c.primaryName(e.PodInterfaceName)
 		out = append(out, e)
 	}
-	for i, n := range c.secondaries {
-		e, had := c.previous(n.Name)
-		e.Name = n.Name
-		switch {
-		case c.broken && had:
-		case c.found[i] != nil:
-			e.InfoSource = AddInfoSource(e.InfoSource, SourceMultusStatus)
-			e.PodInterfaceName = c.found[i].Interface
-			if e.PodInterfaceName == "" {
-				e.PodInterfaceName = c.schemeName(i)
-			}
-		case had:
-			e.InfoSource = RemoveInfoSource(e.InfoSource, SourceMultusStatus)
-			if e.PodInterfaceName == "" {
-				e.PodInterfaceName = c.schemeName(i)
-			}
-		default:
-			continue
+	for i := range c.secondaries {
+		if e, ok := c.secondary(i); ok {
+			out = append(out, e)
 		}
-		out = append(out, e)
 	}
 	for i := range c.vmi.Spec.Networks {
 		n := &c.vmi.Spec.Networks[i]
@@ -209,6 +193,26 @@ func (c *controller) interfaces() []Interface {
 		}
 	}
 	return out
+}
+
+// secondary is a secondary's entry; there is none before Multus reports the network.
+func (c *controller) secondary(i int) (Interface, bool) {
+	e, had := c.previous(c.secondaries[i].Name)
+	e.Name = c.secondaries[i].Name
+	found := c.found[i]
+	switch {
+	case c.broken:
+		return e, had
+	case found != nil:
+		e.InfoSource = AddInfoSource(e.InfoSource, SourceMultusStatus)
+		e.PodInterfaceName = found.Interface
+	default:
+		e.InfoSource = RemoveInfoSource(e.InfoSource, SourceMultusStatus)
+	}
+	if e.PodInterfaceName == "" {
+		e.PodInterfaceName = c.schemeName(i)
+	}
+	return e, had || found != nil
 }
 
 // previous is a copy of what the status has of a network.

@@ -234,6 +234,7 @@ func TestSectionSix(t *testing.T) {
 }
 
 func (c six) check(t *testing.T, p vmistatus.Policy, want []entry) {
+	t.Helper()
 	t.Run(c.id+"/"+string(p), func(t *testing.T) {
 		in := c.input()
 		in.Policy = p

@@ -25,11 +25,15 @@ type micro struct {
 	allocs int64
 }
 
-// microBenchmarks runs every benchmark below internal/.
+// microBenchmarks runs every benchmark below internal/ and vmistatus/.
 func microBenchmarks(ctx context.Context) ([]micro, error) {
-	rooms, err := roomsWithBenchmarks("internal")
-	if err != nil {
-		return nil, err
+	var rooms []string
+	for _, root := range []string{"internal", "vmistatus"} {
+		found, err := roomsWithBenchmarks(root)
+		if err != nil {
+			return nil, err
+		}
+		rooms = append(rooms, found...)
 	}
 	args := []string{"test", "-mod=readonly", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "300ms"}
 	cmd := exec.CommandContext(ctx, "go", append(args, rooms...)...)

@@ -100,8 +100,17 @@ func TestNothingLeadsOut(t *testing.T) {
 	must(unix.Mkfifo(filepath.Join(root, "uid", "pipe"), 0o644))
 	c := podcache.New(root)
 	for _, at := range [][2]string{
-		{"uid", "link"}, {"uid", "absolute"}, {"uid", "pipe"}, {"uid", "folder"}, {"up", "secret"},
-		{"..", "secret"}, {"uid", "../../secret"}, {"", "secret"}, {"uid", ""}, {"uid", "."}, {"uid", "a\x00b"},
+		{"uid", "link"},
+		{"uid", "absolute"},
+		{"uid", "pipe"},
+		{"uid", "folder"},
+		{"up", "secret"},
+		{"..", "secret"},
+		{"uid", "../../secret"},
+		{"", "secret"},
+		{"uid", ""},
+		{"uid", "."},
+		{"uid", "a\x00b"},
 	} {
 		got, err := c.Read(types.UID(at[0]), at[1])
 		if err == nil || errors.Is(err, fs.ErrNotExist) || got.PodIP != "" {
