@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -135,44 +136,56 @@ func (n *Node) makeDisk(ctx context.Context, p programs) error {
 			return err
 		}
 	}
-	write["/etc/passwd"] = []byte("root:x:0:0:root:/root:/bin/sh\n")
-	write["/etc/group"] = []byte("root:x:0:\n")
-	write["/etc/hosts"] = []byte("127.0.0.1 localhost " + n.Name + "\n")
-	write["/etc/resolv.conf"] = nil
-	write["/etc/machine-id"] = fmt.Appendf(nil, "%032x\n", n.number)
-	for to, content := range write {
+	for to, content := range n.system(write) {
 		to = filepath.Join(dir, to)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), writeFile(to, content)); err != nil {
 			return err
 		}
 	}
-	applets, err := vm.Applets(ctx)
-	if err != nil {
+	if err := n.makeTree(ctx, dir); err != nil {
 		return err
-	}
-	links := map[string]string{nodeLog: path.Join(share, "log", n.Name), nodeImages: path.Join(share, "images"), "/var/run": "../run", "/usr/bin/env": "/bin/busybox"}
-	for _, name := range applets {
-		links["/bin/"+name] = "busybox"
-	}
-	delete(links, "/bin/ip") // iproute2's is there
-	for link, to := range links {
-		link = filepath.Join(dir, link)
-		if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
-			return err
-		}
-		if err := os.Symlink(to, link); err != nil {
-			return err
-		}
-	}
-	for _, d := range []string{"/root", "/var/log/pods", "/var/log/containers", "/var/lib/kubelet", "/var/lib/cni", "/etc/kubernetes/manifests", "/sbin"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
-			return err
-		}
 	}
 	if err := n.fillStore(ctx, p, filepath.Join(dir, "var/lib/containerd")); err != nil {
 		return fmt.Errorf("give %s its images: %w", n.Name, err)
 	}
 	return vm.MakeRoot(ctx, n.machine.disk, dir, size)
+}
+
+// system adds what a small system has of files in /etc.
+func (n *Node) system(files map[string][]byte) map[string][]byte {
+	files["/etc/passwd"] = []byte("root:x:0:0:root:/root:/bin/sh\n")
+	files["/etc/group"] = []byte("root:x:0:\n")
+	files["/etc/hosts"] = []byte("127.0.0.1 localhost " + n.Name + "\n")
+	files["/etc/resolv.conf"] = nil
+	files["/etc/machine-id"] = fmt.Appendf(nil, "%032x\n", n.number)
+	return files
+}
+
+// makeTree makes the directories and symbolic links of a machine's root.
+func (n *Node) makeTree(ctx context.Context, root string) error {
+	applets, err := vm.Applets(ctx)
+	if err != nil {
+		return err
+	}
+	links := map[string]string{
+		nodeLog: path.Join(share, "log", n.Name), nodeImages: path.Join(share, "images"), "/var/run": "../run", "/usr/bin/env": "/bin/busybox",
+	}
+	for _, name := range applets {
+		links["/bin/"+name] = "busybox"
+	}
+	delete(links, "/bin/ip") // iproute2's is there
+	for link, to := range links {
+		link = filepath.Join(root, link)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(link), 0o755), os.Symlink(to, link)); err != nil {
+			return err
+		}
+	}
+	for _, d := range []string{"/root", "/var/log/pods", "/var/log/containers", "/var/lib/kubelet", "/var/lib/cni", "/etc/kubernetes/manifests", "/sbin"} {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fillStore puts the images that the nodes have into what will be the machine's store: an emulated
@@ -254,11 +267,8 @@ func (n *Node) machineFiles(ctx context.Context, p programs) (map[string]string,
 	if err != nil {
 		return nil, err
 	}
-	for _, more := range []map[string]string{libraries, tool} {
-		for to, from := range more {
-			files[to] = from
-		}
-	}
+	maps.Copy(files, libraries)
+	maps.Copy(files, tool)
 	return files, nil
 }
 
@@ -348,11 +358,7 @@ func (n *Node) dial(ctx context.Context, socket string) (conn net.Conn, err erro
 	return conn, nil
 }
 
-func (n *Node) cutPower() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	return n.cp.box.End(ctx, n.emulator(), syscall.SIGKILL)
-}
+func (n *Node) cutPower() error { return n.cp.box.Kill(n.emulator()) }
 
 // execThere is Exec for a machine: what the command writes goes through the shared directory.
 func (n *Node) execThere(ctx context.Context, args []string) (string, error) {

@@ -329,6 +329,26 @@ func (b *Box) End(ctx context.Context, name string, s syscall.Signal) error {
 	}
 }
 
+// Kill ends the process of that name at once, and waits until it has ended. A box without that
+// process is what was asked for.
+func (b *Box) Kill(name string) error {
+	b.mu.Lock()
+	r := b.running[name]
+	b.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	if err := b.Signal(name, syscall.SIGKILL); err != nil {
+		return err
+	}
+	select {
+	case <-r.done:
+		return nil
+	case <-time.After(closeTimeout):
+		return fmt.Errorf("box %s: %s does not end", b.name, name)
+	}
+}
+
 // Close ends the box and everything in it, at once, and waits until it is gone.
 func (b *Box) Close() error {
 	b.conn.(*net.UnixConn).CloseWrite() //nolint:errcheck // killed below if it does not read this

@@ -237,7 +237,7 @@ func TestMachine(t *testing.T) {
 		})
 	}
 	lab.Apply(t, config)
-	devices := []string{"0000-00-11-0", "0000-00-11-2", "0000-00-11-4", "0000-00-11-6"}
+	devices := []string{"0000-00-14-0", "0000-00-14-2", "0000-00-14-4", "0000-00-14-6"}
 	r.offers(1, devices...)
 	r.condition("Ready", "True")
 	lab.Apply(t, objects+"---\n"+dummyClassManifest+template("fast", dummyClass, "{podIfName: fast0}")+template("other", dummyClass, "{podIfName: net1}")+
@@ -294,7 +294,7 @@ func (r *machineRig) walkThrough(pod string) {
 		r.t.Errorf("allocation (-want +got):\n%s", d)
 	}
 	vfs, _ := r.vfs()
-	id := slices.Index([]string{"0000-00-11-0", "0000-00-11-2", "0000-00-11-4", "0000-00-11-6"}, device)
+	id := slices.Index([]string{"0000-00-14-0", "0000-00-14-2", "0000-00-14-4", "0000-00-14-6"}, device)
 	if id < 0 || len(vfs) != 4 || !strings.Contains(vfs[id], "vlan 1001") {
 		r.t.Errorf("the PF says of VF %d: %q", id, vfs)
 	}

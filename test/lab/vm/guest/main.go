@@ -81,25 +81,31 @@ func start() (order.Order, error) {
 	if err := up("lo"); err != nil {
 		return o, err
 	}
+	if err := attach(o); err != nil {
+		return o, err
+	}
+	return o, makeVFs(o.VFs)
+}
+
+// attach mounts what the caller gave the machine.
+func attach(o order.Order) error {
 	if o.Share {
 		if err := mount("share", "/share", "9p", "trans=virtio,version=9p2000.L,msize=262144"); err != nil {
-			return o, err
+			return err
 		}
 	}
 	if o.Disk {
 		if err := appear("/dev/vda"); err != nil {
-			return o, err
+			return err
 		}
 		if err := mount("/dev/vda", "/disk", "ext4", ""); err != nil {
-			return o, err
+			return err
 		}
 	}
 	if o.Serve {
-		if err := enter("/disk"); err != nil {
-			return o, err
-		}
+		return enter("/disk")
 	}
-	return o, makeVFs(o.VFs)
+	return nil
 }
 
 func mount(what, at, kind, data string) error {
