@@ -63,11 +63,12 @@ func conditions(v view) []metav1.Condition {
 	case v.recovering != nil:
 		not(ReasonRecovering, v.recovering.Error())
 	case !v.registration.Registered:
-		message := "the kubelet does not know the driver yet"
 		if v.registration.Err != nil {
-			message = fmt.Sprintf("after %d attempts: %v", v.registration.Attempts, v.registration.Err)
+			not(ReasonNotRegistered, fmt.Sprintf("after %d attempts: %v", v.registration.Attempts, v.registration.Err))
+			break
 		}
-		not(ReasonNotRegistered, message)
+		not(ReasonNotRegistered, "the kubelet does not know the driver yet")
+		ready.Status = metav1.ConditionUnknown // every start begins so: it is nothing to worry about
 	case len(problems) > 0:
 		not(ReasonDevices, strings.Join(problems, "; "))
 	}

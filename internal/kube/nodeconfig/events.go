@@ -36,9 +36,9 @@ func (f *Follower) tell(ctx context.Context, of *v2alpha1.CiliumNetworkDriverNod
 		old := meta.FindStatusCondition(f.told, c.Type)
 		same := old != nil && old.Status == c.Status && old.Reason == c.Reason && old.Message == c.Message
 		switch {
-		case c.Status != metav1.ConditionTrue && !same:
+		case c.Status == metav1.ConditionFalse && !same:
 			f.event(ctx, of, corev1.EventTypeWarning, c)
-		case c.Status == metav1.ConditionTrue && old != nil && old.Status != metav1.ConditionTrue:
+		case c.Status == metav1.ConditionTrue && old != nil && old.Status == metav1.ConditionFalse:
 			f.event(ctx, of, corev1.EventTypeNormal, c)
 		}
 	}

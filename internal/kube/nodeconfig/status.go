@@ -37,7 +37,7 @@ type patchedMeta struct {
 }
 
 // SetStatus has the configuration that of is a version of say these conditions, whose times are
-// set here, and tells events: a Warning for each condition that is news and not True, and a Normal
+// set here, and tells events: a Warning for each condition that is news and False, and a Normal
 // one when it is True again. Nothing is sent when it says so already, nor when the configuration
 // is gone. Where the definition cannot hold conditions, events are all there is. The error is one
 // that may be gone at the next try; nothing was told then.

@@ -116,6 +116,23 @@ status:
 	}
 }
 
+// What is not known yet is a condition, and no event: every start begins so.
+func TestUnknownIsNoEvent(t *testing.T) {
+	server := kubetest.New(t)
+	f, c := following(t, server)
+	for _, status := range []metav1.ConditionStatus{"Unknown", "True"} {
+		if err := f.SetStatus(t.Context(), c, accepted(status, "NotRegistered", "not yet")); err != nil {
+			t.Fatal(err)
+		}
+		if got := conditions(t, server); len(got) != 1 || got[0].Status != status {
+			t.Errorf("conditions %+v, want %s", got, status)
+		}
+	}
+	if events := reasons(server); events != nil {
+		t.Errorf("events %q", events)
+	}
+}
+
 // A status is never written to another object, and one that is gone has none.
 func TestSetStatusOfAnother(t *testing.T) {
 	server := kubetest.New(t)
