@@ -3,7 +3,7 @@
 
 // Command weft-cni is Weft's CNI plugin. The container runtime runs it as root in
 // the host's namespaces; internal/cni/attach has its verbs (CNI SPEC, architecture 4.1
-// to 4.3). It also answers to the
+// to 4.3). With the argument apply it does what the agent orders in the background (4.4). It also answers to the
 // names multus and multus-shim, so that an existing configuration keeps working.
 package main
 
@@ -20,6 +20,7 @@ import (
 func main() {
 	brief.Process()
 	os.Exit(attach.Main(attach.Process{
+		Args:    os.Args[1:],
 		Getenv:  os.Getenv,
 		Environ: os.Environ(),
 		Stdin:   os.Stdin,

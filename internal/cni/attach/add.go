@@ -201,6 +201,7 @@ func (h *hands) begin(rec *journal.Record, p *plan.Plan) error {
 	body, err := json.Marshal(record.Body{
 		Sandbox:    sandbox,
 		NetnsID:    netnsID(sandbox.Netns),
+		Host:       hostID(),
 		ConfName:   h.conf.Name,
 		CNIVersion: h.conf.CNIVersion,
 		Plan:       *p,

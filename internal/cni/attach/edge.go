@@ -59,6 +59,7 @@ const (
 
 // Process is what the edge needs of the process it runs in.
 type Process struct {
+	Args    []string // without the program's name
 	Getenv  func(string) string
 	Environ []string
 	Stdin   io.Reader
@@ -100,14 +101,22 @@ Example, by hand:
 
 // Main runs one CNI call and returns the exit status.
 func Main(p Process) int {
+	if len(p.Args) == 1 && p.Args[0] == applyCommand {
+		return finish(p, applyCommand, obey)
+	}
 	command := p.Getenv("CNI_COMMAND")
 	if command == "" {
 		_, _ = fmt.Fprintf(p.Stderr, "%s\n\nCNI versions: %s\n", about, strings.Join(version.All.SupportedVersions(), ", "))
 		return 0
 	}
+	return finish(p, command, serve)
+}
+
+// finish carries a command out and prints the answer.
+func finish(p Process, command string, serve func(context.Context, Process, string) ([]byte, error)) int {
 	// No signal is caught: SIGTERM ends this process as SIGKILL would, which the journal is
 	// made for, and catching one costs threads in every call.
-	out, err := serve(context.Background(), p, command)
+	out, err := guarded(context.Background(), p, command, serve)
 	if err == nil {
 		if _, err = p.Stdout.Write(out); err == nil {
 			return 0
@@ -122,13 +131,18 @@ func Main(p Process) int {
 	return 1
 }
 
-func serve(ctx context.Context, p Process, command string) (out []byte, err error) {
+// guarded makes a panic an error.
+func guarded(ctx context.Context, p Process, command string, serve func(context.Context, Process, string) ([]byte, error)) (out []byte, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			_, _ = fmt.Fprintf(p.Stderr, "weft-cni: panic: %v\n%s", r, debug.Stack())
 			out, err = nil, fault.New(fault.Internal, "weft-cni", "", "internal fault in %s: %v", command, r)
 		}
 	}()
+	return serve(ctx, p, command)
+}
+
+func serve(ctx context.Context, p Process, command string) (out []byte, err error) {
 	if command == "VERSION" {
 		return json.Marshal(version.All)
 	}

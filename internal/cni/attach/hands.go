@@ -167,13 +167,16 @@ func (h *hands) lock(ctx context.Context, key journal.Key,
 	}
 }
 
+// unknownBoot is the boot of a record that was restored.
+const unknownBoot = "unknown"
+
 // restore begins a record anew with what is known of a corrupt one.
 func (h *hands) restore(rec *journal.Record, st journal.State) (corrupt bool, err error) {
 	if len(st.Intents) == 0 {
 		return true, nil
 	}
 	in := st.Intents[len(st.Intents)-1]
-	in.Boot = "unknown" // no boot of ours, so that everything planned counts as attempted
+	in.Boot = unknownBoot // no boot of ours, so that everything planned counts as attempted
 	if err := rec.Begin(in); err != nil {
 		return false, errors.Join(stateFault(rec.Key(), err), rec.Close())
 	}

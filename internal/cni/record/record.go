@@ -38,6 +38,9 @@ type Body struct {
 	// NetnsID identifies the namespace (device and inode of its file), so that
 	// a repeated ADD notices a new namespace under an old path. "" = unknown.
 	NetnsID string `json:"netnsID,omitempty"`
+	// Host identifies the mount and network namespaces in which the runtime ran Weft: what
+	// is not seen from there is not known to be gone. "" = unknown.
+	Host string `json:"host,omitempty"`
 	// ConfName is the name of Weft's own conf, CNIVersion the version that was asked for.
 	ConfName   string `json:"confName"`
 	CNIVersion string `json:"cniVersion"`
