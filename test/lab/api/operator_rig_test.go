@@ -286,7 +286,7 @@ func operate(t testing.TB, args ...string) *operatorProcess {
 	defer log.Close()
 	operatorProgram.build.Do(func() { operatorProgram.path = lab.Program(t, "weft-operator") })
 	o.cmd = exec.Command(operatorProgram.path, append([]string{
-		"--kubeconfig=" + operatorKubeconfig(t, lab.Cluster(t).Config().Host), "--metrics-address=" + o.address, "--lease=2s", "--log-format=text",
+		"--kubeconfig=" + operatorKubeconfig(t, lab.Cluster(t).Config().Host), "--metrics-address=" + o.address, "--lease=4s", "--log-format=text",
 	}, args...)...)
 	o.cmd.Stdout, o.cmd.Stderr = log, log
 	if err := o.cmd.Start(); err != nil {

@@ -91,7 +91,7 @@ func (r *webhookRig) addPods(cp *lab.ControlPlane) {
 func (r *webhookRig) operate(name string, args ...string) {
 	r.t.Helper()
 	log := lab.Beside(r.t, name, append([]string{
-		lab.Program(r.t, "weft-operator"), "--kubeconfig=" + r.kubeconfig, "--webhook", "--webhook-pods", "--lease=2s", "--metrics-address=", "--log-format=text",
+		lab.Program(r.t, "weft-operator"), "--kubeconfig=" + r.kubeconfig, "--webhook", "--webhook-pods", "--lease=4s", "--metrics-address=", "--log-format=text",
 	}, args...)...)
 	r.t.Cleanup(func() {
 		if r.t.Failed() {
