@@ -61,7 +61,7 @@ type Watcher struct {
 	event chan struct{} // has one when something may have changed
 	uri   int           // of the URIs, which libvirt answered last
 
-	now  Snapshot
+	now  Snapshot  // as it was read, which is not what is told once it is old
 	away time.Time // since when its agent is; zero: it is not
 	told string    // the last fault that was logged
 }
@@ -134,6 +134,7 @@ func (w *Watcher) ends() <-chan time.Time {
 
 // publish tells what is known, with an agent that is away grown old.
 func (w *Watcher) publish(s Snapshot) {
+	w.now = s
 	if s.agentAway() {
 		if w.away.IsZero() {
 			w.away = time.Now()
@@ -142,7 +143,6 @@ func (w *Watcher) publish(s Snapshot) {
 	} else {
 		w.away = time.Time{}
 	}
-	w.now = s
 	w.cfg.Changed(s)
 }
 

@@ -1,0 +1,157 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weftnet/weft/vmistatus"
+)
+
+func TestShape(t *testing.T) {
+	huge := u32(nil, 0xffffffff)
+	for name, c := range map[string]struct {
+		shape shape
+		data  []byte
+		fits  bool
+	}{
+		"word":                 {"i", u32(nil, 5), true},
+		"short word":           {"i", []byte{1, 2, 3}, false},
+		"string":               {"s", str(nil, "abcde"), true},
+		"string without end":   {"s", u32(nil, 5), false},
+		"string of any length": {"s", huge, false},
+		"list":                 {"[i]", u32(u32(u32(nil, 2), 1), 2), true},
+		"list of any length":   {"[[s]]", append(huge, huge...), false},
+		"list in a list":       {"[s[s][isi]]", append(str(u32(nil, 1), "lo"), make([]byte, 8)...), true},
+		"more":                 {"i", u32(u32(nil, 1), 2), false},
+		"nothing":              {"", nil, true},
+	} {
+		if err := c.shape.fits(c.data); (err == nil) != c.fits {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What may not be decoded ends the connection, with the reason.
+func TestGuard(t *testing.T) {
+	for name, c := range map[string]struct {
+		sent []byte
+		want string // of the reason; "" = the packet is handed on
+	}{
+		"answer":                 {packet(programRemote, 212, typeReply, 1, 0, u32(u32(nil, 1), 0)), ""},
+		"error":                  {packet(programRemote, 212, typeReply, 1, statusError, failure(42, "no domain")), ""},
+		"error without text":     {packet(programRemote, 212, typeReply, 1, statusError, make([]byte, 8)), "cannot be read"},
+		"shorter than a header":  {u32(nil, 4), "a packet of 4 bytes"},
+		"too long":               {u32(nil, maxPacket+1), "a packet of 4194305 bytes"},
+		"counts beyond the end":  {packet(programRemote, 353, typeReply, 1, 0, u32(nil, 0x7fffffff)), "counts"},
+		"what nobody asked":      {packet(programRemote, 999, typeReply, 1, 0, nil), "nobody asked"},
+		"another program":        {packet(7, 1, typeReply, 1, 0, nil), "nobody asked"},
+		"a call":                 {packet(programRemote, 1, 0, 1, 0, nil), "not asked for"},
+		"a stream":               {packet(programRemote, 14, typeReply, 1, 2, nil), "status 2"},
+		"the same answer again":  {packet(programRemote, 212, typeReply, 0, 0, u32(u32(nil, 1), 0)), "not asked for"},
+		"event, then the answer": {append(packet(programRemote, 318, typeMessage, 0, 0, make([]byte, 40)), packet(programRemote, 316, typeReply, 1, 0, u32(nil, 1))...), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			here, there := net.Pipe()
+			events := 0
+			g := newGuard(here, func() { events++ })
+			go func() {
+				_, _ = there.Write(c.sent)
+				there.Close()
+			}()
+			got, _ := io.ReadAll(g)
+			why := g.fault()
+			if c.want != "" {
+				if len(got) > 0 || why == nil || !strings.Contains(why.Error(), c.want) {
+					t.Errorf("%d bytes are handed on, the reason is %v; want %q", len(got), why, c.want)
+				}
+				return
+			}
+			last := c.sent
+			if events == 1 {
+				last = c.sent[headerSize+40:]
+			}
+			if !bytes.Equal(got, last) {
+				t.Errorf("%d bytes are handed on, want %d; the reason is %v", len(got), len(last), why)
+			}
+		})
+	}
+}
+
+// Whatever the other side sends, a read is an answer or an error, soon.
+func FuzzConn(f *testing.F) {
+	f.Add(packet(programRemote, 66, typeReply, 1, 0, u32(nil, 0)))
+	f.Add(packet(programRemote, 66, typeReply, 1, statusError, failure(1, "x")))
+	f.Add(append(packet(programRemote, 66, typeReply, 1, 0, u32(nil, 0)), packet(programRemote, 1, typeReply, 2, 0, nil)...))
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		here, there := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, there) }()
+		go func() {
+			_, _ = there.Write(sent)
+			there.Close()
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		c, err := Dial(ctx, here, "qemu:///system", func() {})
+		if err == nil {
+			_, _ = c.Domains(ctx)
+			_ = c.Close()
+		}
+		if ctx.Err() != nil {
+			t.Fatal("it takes too long")
+		}
+	})
+}
+
+func TestRead(t *testing.T) {
+	f := newFake()
+	c, err := Dial(t.Context(), f.dial(), "qemu:///system", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	d, err := c.Find(t.Context(), "ns_vm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Find(t.Context(), "other"); err == nil {
+		t.Error("a machine that is not there is found")
+	}
+	s, err := c.Read(t.Context(), d, Snapshot{}, time.Unix(1, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []vmistatus.GuestInterface{{Name: "eth0", MAC: "02:00:00:00:00:01", IPs: []string{"10.0.0.5"}}}
+	if d := cmp.Diff(want, s.Domain.Guest); d != "" || s.Domain.Agent != vmistatus.AgentConnected || s.State != Running || !s.GuestAt.Equal(time.Unix(1, 0)) {
+		t.Errorf("%+v %s", s, d)
+	}
+	// What cannot be read is said, and what was known is kept.
+	f.set(func() { f.xml = "<domain>" })
+	broken, err := c.Read(t.Context(), d, s, time.Unix(2, 0))
+	if err != nil || broken.Domain.Err == nil || len(broken.Domain.Guest) != 1 {
+		t.Errorf("%+v, %v: want the XML's fault beside the guest's data", broken, err)
+	}
+	f.set(func() {
+		f.xml = domainXML("connected")
+		f.guest = func() ([]byte, uint32) { return failure(86, "agent not responding"), statusError }
+	})
+	mute, err := c.Read(t.Context(), d, s, time.Unix(3, 0))
+	if err != nil || mute.Domain.GuestErr == nil || mute.Domain.Agent != vmistatus.AgentSilent || len(mute.Domain.Guest) != 1 || !mute.GuestAt.Equal(time.Unix(1, 0)) {
+		t.Errorf("%+v, %v: want the agent's fault beside its last answer", mute, err)
+	}
+	f.set(func() { f.state = 3 })
+	before := f.asked
+	paused, err := c.Read(t.Context(), d, s, time.Unix(4, 0))
+	if err != nil || paused.State != Paused || paused.Domain.Agent != vmistatus.AgentSilent || f.asked != before {
+		t.Errorf("%+v, %v: want the last answer, marked, and no question to who cannot answer", paused, err)
+	}
+}
