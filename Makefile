@@ -88,7 +88,7 @@ lab-down: ## end the cluster and remove everything of it
 	@cd $(LAB) && $(GO) run $(MODE) ./cmd/lab down
 
 # -v: what runs is seen while it runs, and -count=1: a cluster is no input that go test knows.
-E2E := -count=1 -v -timeout 30m
+E2E := -count=1 -v -timeout 60m
 
 .PHONY: e2e-api
 e2e-api: ## run the tests that need a real API server (K8S_VERSION=1.34: of another Kubernetes)
@@ -97,6 +97,10 @@ e2e-api: ## run the tests that need a real API server (K8S_VERSION=1.34: of anot
 .PHONY: e2e
 e2e: ## run the scenarios with real pods on real nodes (NODES=1)
 	cd $(LAB) && $(GO) test $(MODE) $(E2E) ./e2e/...
+
+.PHONY: e2e-full
+e2e-full: ## e2e, and what takes too long for every change: faults on the machine with an SR-IOV card
+	cd $(LAB) && WEFT_E2E_FULL=1 $(GO) test $(MODE) $(E2E) ./e2e/...
 
 VM := cd $(LAB) && $(GO) run $(MODE) ./cmd/vm
 
