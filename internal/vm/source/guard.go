@@ -24,6 +24,7 @@ const (
 	statusError = 1
 
 	headerSize = 7 * word
+	serialAt   = 5 * word
 	// maxPacket is far more than the XML of a machine with hundreds of devices, or 10,000 addresses.
 	maxPacket = 4 << 20
 )
@@ -77,6 +78,9 @@ type guard struct {
 	pending []byte // of the packet that is being read
 	last    int32  // serial number of the last answer
 
+	writing sync.Mutex
+	sent    int32 // serial number of the last question that was written as a whole
+
 	mu   sync.Mutex
 	why  error
 	once sync.Once
@@ -107,12 +111,26 @@ func (g *guard) Read(b []byte) (int, error) {
 // writeLimit is for a peer that does not read: what is written is small.
 const writeLimit = 10 * time.Second
 
-// Write writes within a time limit.
+// Write writes a question within a time limit. Its answer is not handed on before that has ended
+// well: the library waits for ever where an answer meets a question that could not be written.
 func (g *guard) Write(b []byte) (int, error) {
+	g.writing.Lock()
+	defer g.writing.Unlock()
 	if err := g.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
 		return 0, err
 	}
-	return g.Conn.Write(b)
+	n, err := g.Conn.Write(b)
+	if err == nil && len(b) >= headerSize { // the library writes questions in one piece
+		g.sent = int32(binary.BigEndian.Uint32(b[serialAt:])) //nolint:gosec // any bits
+	}
+	return n, err
+}
+
+// asked says whether a question was written.
+func (g *guard) asked(serial int32) bool {
+	g.writing.Lock()
+	defer g.writing.Unlock()
+	return serial <= g.sent
 }
 
 // Close ends the connection.
@@ -164,7 +182,7 @@ func (g *guard) check(packet []byte) ([]byte, error) {
 	case kind == typeMessage:
 		g.event()
 		return nil, nil
-	case kind != typeReply || serial <= g.last:
+	case kind != typeReply || serial <= g.last || !g.asked(serial):
 		return nil, fmt.Errorf("libvirt's socket sends what was not asked for (program %#x, procedure %d, type %d)", program, procedure, kind)
 	case status == statusError:
 		// Code, domain, that there is a message, the message, level; the rest is not decoded.

@@ -58,12 +58,14 @@ func TestGuard(t *testing.T) {
 		"a call":                 {packet(programRemote, 1, 0, 1, 0, nil), "not asked for"},
 		"a stream":               {packet(programRemote, 14, typeReply, 1, 2, nil), "status 2"},
 		"the same answer again":  {packet(programRemote, 212, typeReply, 0, 0, u32(u32(nil, 1), 0)), "not asked for"},
+		"an answer too early":    {packet(programRemote, 212, typeReply, 2, 0, u32(u32(nil, 1), 0)), "not asked for"},
 		"event, then the answer": {append(packet(programRemote, 318, typeMessage, 0, 0, make([]byte, 40)), packet(programRemote, 316, typeReply, 1, 0, u32(nil, 1))...), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			here, there := net.Pipe()
 			events := 0
 			g := newGuard(here, func() { events++ })
+			g.sent = 1
 			go func() {
 				_, _ = there.Write(c.sent)
 				there.Close()
