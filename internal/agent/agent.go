@@ -22,6 +22,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/planner"
 	"github.com/weftnet/weft/internal/cni/planner/listen"
 	"github.com/weftnet/weft/internal/cni/reconcile"
+	"github.com/weftnet/weft/internal/cni/upkeep"
 	"github.com/weftnet/weft/internal/kube/informers"
 )
 
@@ -37,6 +38,7 @@ type Agent struct {
 	observer   *observe.Observer
 	source     *informed.Source
 	reconciler *reconcile.Reconciler
+	keeper     *upkeep.Keeper
 	planner    *listen.Server
 	publisher  *confpub.Publisher
 	metrics    *metrics.Metrics
@@ -71,6 +73,7 @@ func New(cfg config.Config, version string, log *slog.Logger) (*Agent, error) {
 	}
 	a.source = informed.New(a.cluster, informed.Options{KubeletDir: cfg.CNI.KubeletDir, Own: a.own})
 	a.reconciler = reconcile.New(a.reconciling(), a.observer, pods{a.cluster}, part("reconcile"))
+	a.keeper = upkeep.New(a.keeping(), part("upkeep"))
 	a.planner, err = listen.New(cfg.AgentSocket(), socketMode, a.handle, part("planner"))
 	made(err)
 	a.metrics = metrics.New(version, a.numbers())
@@ -154,6 +157,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		g.goBack(a.machines)
 	}
 	if a.cfg.CNI.Enabled {
+		g.goBack(task{"orphans", a.keeper.Run})
 		g.goFront(a.planner)
 		g.goFront(a.publisher)
 	}

@@ -19,6 +19,7 @@ func (a *Agent) numbers() metrics.Sources {
 		Records:      a.records,
 		Reconcile:    a.reconciler.Lag,
 		StatusWrites: a.reconciler.Writes,
+		Orphans:      a.keeper.Counts,
 		APIRequests:  a.cluster.Requests,
 		Published:    func() bool { return a.publisher.Status().Published },
 		Restored:     func() uint64 { return a.publisher.Status().Restored },

@@ -27,6 +27,7 @@ func sources() Sources {
 		CacheAge:     func() (time.Duration, bool) { return 1500 * time.Millisecond, true },
 		Records:      func() map[string]int { return map[string]int{"done": 3, "half-done": 1} },
 		Reconcile:    func() (int, time.Duration) { return 2, 7 * time.Second },
+		Orphans:      func() map[string]uint64 { return map[string]uint64{"done": 2} },
 		StatusWrites: func() map[string]uint64 { return map[string]uint64{"written": 5, "failed": 1} },
 		APIRequests:  func() map[string]uint64 { return map[string]uint64{"patch pods/status": 6, "watch pods": 1} },
 		Published:    func() bool { return true },
@@ -74,6 +75,7 @@ weft_conf_published 1
 weft_conf_restored_total 4
 weft_lane_wait_seconds_sum 1
 weft_lane_wait_seconds_count 1
+weft_orphans_total{outcome="done"} 2
 weft_planner_duration_seconds_sum{verb="plan"} 0.002
 weft_planner_duration_seconds_count{verb="plan"} 2
 weft_planner_requests_total{code="0",verb="plan"} 1

@@ -23,6 +23,8 @@ type Sources struct {
 	Reconcile func() (pending int, oldest time.Duration)
 	// StatusWrites are the writes of network-status so far, by outcome.
 	StatusWrites func() map[string]uint64
+	// Orphans are the orders about records whose sandboxes may be gone, by what came of them.
+	Orphans func() map[string]uint64
 	// APIRequests are the requests to the API server so far by "verb resource".
 	APIRequests func() map[string]uint64
 	// Published says whether the CNI configuration is, Restored how often it was put back.
@@ -48,6 +50,7 @@ func newReader(src Sources) *reader {
 		{"weft_reconcile_pending", "Pods whose network-status is still to be written.", nil},
 		{"weft_reconcile_lag_seconds", "How long the oldest of them has been waiting.", nil},
 		{"weft_status_writes_total", "Writes of network-status.", []string{"outcome"}},
+		{"weft_orphans_total", "Looks of weft-cni at records whose sandboxes may be gone without a DEL.", []string{"outcome"}},
 		{"weft_apiserver_requests_total", "Requests to the API server.", []string{"verb", "resource"}},
 		{"weft_conf_published", "1 when the node's CNI configuration is published.", nil},
 		{"weft_conf_restored_total", "How often the published configuration had to be put back.", nil},
@@ -88,6 +91,9 @@ func (r *reader) Collect(ch chan<- prometheus.Metric) {
 	}
 	if r.src.StatusWrites != nil {
 		each(r.src.StatusWrites(), func(outcome string, n uint64) { counter("weft_status_writes_total", n, outcome) })
+	}
+	if r.src.Orphans != nil {
+		each(r.src.Orphans(), func(outcome string, n uint64) { counter("weft_orphans_total", n, outcome) })
 	}
 	if r.src.APIRequests != nil {
 		each(r.src.APIRequests(), func(request string, n uint64) {

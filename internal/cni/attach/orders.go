@@ -19,6 +19,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/record"
 	"github.com/weftnet/weft/internal/host/brief"
 	"github.com/weftnet/weft/internal/host/journal"
+	"github.com/weftnet/weft/internal/host/proc"
 )
 
 // applyCommand is the argument with which the agent runs weft-cni.
@@ -151,14 +152,13 @@ func (h *hands) witnessed(here string) bool {
 	return false
 }
 
-// hostID identifies the mount and network namespaces that this process is in.
+// hostID identifies the namespaces that this call is in, "" when the kernel does not say.
 func hostID() string {
-	mnt, err1 := os.Readlink("/proc/thread-self/ns/mnt")
-	net, err2 := os.Readlink("/proc/thread-self/ns/net")
-	if err1 != nil || err2 != nil {
+	id, err := proc.Namespaces("thread-self")
+	if err != nil {
 		return ""
 	}
-	return mnt + " " + net
+	return id
 }
 
 // forgetResult removes what the runtime's CNI library has cached of a sandbox, which it does
