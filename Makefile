@@ -102,6 +102,10 @@ e2e: ## run the scenarios with real pods on real nodes (NODES=1)
 e2e-full: ## e2e, and what takes too long for every change: faults on the machine with an SR-IOV card
 	cd $(LAB) && WEFT_E2E_FULL=1 $(GO) test $(MODE) $(E2E) ./e2e/...
 
+.PHONY: e2e-vmi
+e2e-vmi: ## run the scenes of virtual machines, on a real libvirt with a real guest and its agent
+	cd $(LAB) && $(GO) test $(MODE) $(E2E) ./vmi/...
+
 VM := cd $(LAB) && $(GO) run $(MODE) ./cmd/vm
 
 .PHONY: vm-install

@@ -39,7 +39,7 @@ func Boot(ctx context.Context, store vm.Store, root, dir string) error {
 		maps.Copy(files, more)
 	}
 	args, err := store.Served(ctx, vm.Options{
-		Modules:  []string{"virtio_pci", "virtio_net", "virtio_console", "veth", "bridge", "8021q", "dummy", "virtio_rng"},
+		Modules:  []string{"virtio_pci", "virtio_net", "virtio_console", "veth", "bridge", "8021q", "virtio_rng"},
 		Files:    files,
 		Commands: [][]string{{"/bin/sh", "/test/guest.sh"}},
 	}, dir)

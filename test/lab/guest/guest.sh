@@ -15,6 +15,7 @@ agent_stop() {
 n=15
 for dev in /sys/class/net/eth*; do
 	[ -e "$dev" ] || continue
+	echo 0 >"/proc/sys/net/ipv6/conf/${dev##*/}/accept_ra" # QEMU offers one
 	ip link set "${dev##*/}" up
 	ip addr add "10.0.$n.15/24" dev "${dev##*/}"
 	n=$((n + 1))

@@ -15,7 +15,7 @@ import (
 func TestLibvirt(t *testing.T) {
 	p := launcher(t, "11111111-2222-3333-4444-000000000001")
 	g := start(t, p, "plain", guest.NIC{Name: "default", MAC: "02:00:00:00:00:01"}, guest.NIC{Name: "red", MAC: "02:00:00:00:00:02"})
-	do(t, g, "ip -6 addr flush scope link; ip link del dummy0 2>/dev/null || true")
+	do(t, g, "ip -6 addr flush scope link")
 	all, err := getVMIs(t, "--libvirt", "qemu+unix:///system?socket="+p.Path("run/libvirt/libvirt-sock"))
 	if err != nil {
 		t.Fatal(err)
