@@ -1,0 +1,108 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	v1 "kubevirt.io/api/core/v1"
+
+	"github.com/weftnet/weft/vmistatus"
+)
+
+// Another writer of the status is given way to for longer and longer; the watch that is behind a
+// write is none.
+func TestWrites(t *testing.T) {
+	own := []vmistatus.Interface{{Name: "default", IP: "10.0.0.5"}}
+	other := []vmistatus.Interface{{Name: "default", IP: "10.0.0.6"}}
+	object := func(version string, value []vmistatus.Interface) *v1.VirtualMachineInstance {
+		vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}}
+		vmi.Status.Interfaces = value
+		return vmi
+	}
+	now := time.Unix(1000, 0)
+	var w writes
+	if d := w.wait(object("1", nil), true, now); d != 0 {
+		t.Errorf("the first write waits %s", d)
+	}
+	w.wrote("1", own, now)
+	if d := w.wait(object("1", nil), true, now); d != retry {
+		t.Errorf("a write before the watch tells of the last one waits %s, want %s", d, retry)
+	}
+	if d := w.wait(object("2", own), true, now); d != 0 || w.replaced != 0 {
+		t.Errorf("a change of the sources waits %s and is taken for another writer (%d)", d, w.replaced)
+	}
+	var waits []time.Duration
+	for i := range 10 {
+		version := string(rune('a' + i))
+		w.wrote(version, own, now)
+		waits = append(waits, w.wait(object(version+"x", other), true, now))
+	}
+	want := []time.Duration{0, 0, 5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 320 * time.Second, lastWait}
+	if d := cmp.Diff(want, waits); d != "" {
+		t.Error("waits against another writer (-want +got):\n", d)
+	}
+	if d := w.wait(object("z", other), true, now.Add(3*lastWait)); d != 0 {
+		t.Errorf("long after that a write waits %s", d)
+	}
+}
+
+func TestFromPod(t *testing.T) {
+	vmi := &v1.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}}
+	multus := func(name, nad string) v1.Network {
+		return v1.Network{Name: name, NetworkSource: v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: nad}}}
+	}
+	networks := []v1.Network{multus("red", "shared"), multus("blue", "shared"), multus("green", "ns/one"), *v1.DefaultPodNetwork(), multus("cached", "one2")}
+	const status = `[{"name":"kindnet","ips":["10.244.0.9","fd00::9"],"default":true},{"name":"ns/shared","interface":"podb1f51a511f1","ips":["192.0.2.1"]},` +
+		`{"name":"ns/shared","interface":"net2","ips":["192.0.2.2"]},{"name":"ns/one","interface":"net3","ips":["192.0.2.3"]},{"name":"ns/one2","ips":["192.0.2.4"]}]`
+	cached := vmistatus.PodRead{PodIP: "198.51.100.1"}
+	in := vmistatus.Input{Networks: networks, PodCache: map[string]vmistatus.PodRead{"cached": cached}}
+	addFromPod(in, vmi, status)
+	want := map[string]vmistatus.PodRead{
+		"default": {PodIP: "10.244.0.9", PodIPs: []string{"10.244.0.9", "fd00::9"}},
+		"red":     {PodIP: "192.0.2.1", PodIPs: []string{"192.0.2.1"}}, // by its link's name; blue's is not known
+		"green":   {PodIP: "192.0.2.3", PodIPs: []string{"192.0.2.3"}},
+		"cached":  cached,
+	}
+	if d := cmp.Diff(want, in.PodCache); d != "" {
+		t.Error("addresses (-want +got):\n", d)
+	}
+	for _, broken := range []string{"", "[{", "null", "{}", `[null]`, `[{"ips":[]}]`} {
+		in := vmistatus.Input{Networks: networks, PodCache: map[string]vmistatus.PodRead{}}
+		if addFromPod(in, vmi, broken); len(in.PodCache) > 0 {
+			t.Errorf("%q gives %v", broken, in.PodCache)
+		}
+	}
+}
+
+// Of a machine's pods the one of this node that runs is the launcher.
+func TestLauncher(t *testing.T) {
+	r := &Reporter{cfg: Config{Node: "here", Pods: func(uid string) (Pod, bool) {
+		all := map[string]Pod{"old": {UID: "old", Ended: true}, "going": {UID: "going", Ending: true}, "new": {UID: "new"}, "away": {UID: "away"}}
+		p, ok := all[uid]
+		return p, ok
+	}}}
+	for name, c := range map[string]struct {
+		pods map[types.UID]string
+		want string
+	}{
+		"none":                 {nil, ""},
+		"elsewhere":            {map[types.UID]string{"away": "there"}, ""},
+		"not known yet":        {map[types.UID]string{"unknown": "here"}, ""},
+		"one":                  {map[types.UID]string{"new": "here", "away": "there"}, "new"},
+		"to and fro":           {map[types.UID]string{"old": "here", "new": "here", "away": "there"}, "new"},
+		"one is being deleted": {map[types.UID]string{"going": "here", "new": "here"}, "new"},
+		"the last one goes":    {map[types.UID]string{"going": "here"}, "going"},
+	} {
+		vmi := &v1.VirtualMachineInstance{}
+		vmi.Status.ActivePods = c.pods
+		if got, _ := r.launcher(vmi); got.UID != c.want {
+			t.Errorf("%s: the launcher is %q, want %q", name, got.UID, c.want)
+		}
+	}
+}
