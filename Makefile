@@ -45,7 +45,25 @@ build: ## build bin/weft, and into bin/cni weft-cni, both planners and the stand
 
 .PHONY: image
 image: build ## pack bin/weft.tar, the image of the agent that deploy/ names, without a registry
-	$(GO) run $(MODE) ./build/image -o $(BIN)/weft.tar $(BIN)/weft-agent $(BIN)/weft-cni $(BIN)/weft $(BIN)/weft-operator cilium-dbg=weft
+	$(GO) run $(MODE) ./build/image -o $(BIN)/weft.tar $(addprefix $(BIN)/,$(IMAGE_PROGRAMS)) cilium-dbg=weft
+
+# What the image holds, in this order; the first one is its entry point.
+IMAGE_PROGRAMS := weft-agent weft-cni weft weft-operator
+IMAGE_ARCHS    := amd64 arm64
+IMAGE_NAME     := localhost/weft/weft:dev
+GOARCH         ?= $(shell $(GO) env GOARCH)
+
+.PHONY: programs
+programs: ## build the image's programs for GOARCH=amd64 or arm64 into bin/linux-GOARCH
+	@mkdir -p $(BIN)/linux-$(GOARCH)
+	GOOS=linux GOARCH=$(GOARCH) $(BUILD) -o $(BIN)/linux-$(GOARCH)/ $(addprefix ./cmd/,$(IMAGE_PROGRAMS))
+
+.PHONY: images
+images: ## pack bin/weft-images.tar, the image for amd64 and arm64 as an OCI archive, without a registry
+	for arch in $(IMAGE_ARCHS); do $(MAKE) programs GOARCH=$$arch || exit; done
+	$(GO) run $(MODE) ./build/image -o $(BIN)/weft-images.tar -name $(IMAGE_NAME) \
+		$(foreach arch,$(IMAGE_ARCHS),$(addprefix $(BIN)/linux-$(arch)/,$(IMAGE_PROGRAMS))) cilium-dbg=weft
+	$(GO) run $(MODE) ./build/image -check $(BIN)/weft-images.tar
 
 # Building first fetches what the tests build for themselves, in namespaces without a network.
 .PHONY: test

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 	"time"
 )
@@ -98,26 +97,15 @@ func (m *meter) Write(p []byte) (int, error) {
 
 func (m *meter) digest() string { return "sha256:" + hex.EncodeToString(m.hash()) }
 
-// image is everything about the archive but the programs' bytes.
+// image is everything about the image for one processor but the programs' bytes.
 type image struct {
-	name, arch              string
+	arch                    string
 	layer, config, manifest blob
 }
 
-// newImage looks at the programs and computes what the archive will be.
-func newImage(name string, args []string) (*image, error) {
-	if err := checkName(name); err != nil {
-		return nil, err
-	}
-	paths, aliases := split(args)
-	programs, err := inspect(paths)
-	if err == nil {
-		err = check(aliases, programs)
-	}
-	if err != nil {
-		return nil, err
-	}
-	img := &image{name: name, arch: programs[0].arch}
+// newImage computes the image of programs that are made for one processor.
+func newImage(programs []program, aliases []alias) (img *image, err error) {
+	img = &image{arch: programs[0].arch}
 	if img.layer, err = newBlob(func(w io.Writer) error { return writeLayer(w, programs, aliases) }); err != nil {
 		return nil, err
 	}
@@ -138,53 +126,6 @@ func newImage(name string, args []string) (*image, error) {
 		"layers":        []descriptor{img.layer.descriptor(typeLayer)},
 	})
 	return img, err
-}
-
-// checkName accepts the references that no tool rewrites: containerd would put docker.io in
-// front of a name without a registry, and a missing tag would be latest.
-func checkName(name string) error {
-	reference := regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
-	if !reference.MatchString(name) {
-		return fmt.Errorf("name %q: want registry/path:tag", name)
-	}
-	host, _, _ := strings.Cut(name, "/")
-	if host != "localhost" && !strings.ContainsAny(host, ".:") {
-		return fmt.Errorf("name %q: %q is no registry (want a dot, a port or localhost)", name, host)
-	}
-	return nil
-}
-
-// write writes the archive: the OCI layout first, then Docker's manifest for older tools.
-func (img *image) write(w io.Writer) error {
-	head := img.manifest.descriptor(typeManifest)
-	head.Platform = &platform{Architecture: img.arch, OS: "linux"}
-	head.Annotations = map[string]string{annotationName: img.name, annotationTag: img.name[strings.LastIndex(img.name, ":")+1:]}
-	texts := []struct {
-		name string
-		v    any
-	}{
-		{"oci-layout", map[string]string{"imageLayoutVersion": "1.0.0"}},
-		{"index.json", map[string]any{"schemaVersion": 2, "mediaType": typeIndex, "manifests": []descriptor{head}}},
-		{"manifest.json", []map[string]any{{
-			"Config": img.config.path(), "RepoTags": []string{img.name}, "Layers": []string{img.layer.path()},
-		}}},
-	}
-	archive := tar.NewWriter(w)
-	for _, t := range texts {
-		b, err := jsonBlob(t.v)
-		if err != nil {
-			return err
-		}
-		if err := writeBlob(archive, t.name, b); err != nil {
-			return err
-		}
-	}
-	for _, b := range []blob{img.config, img.manifest, img.layer} {
-		if err := writeBlob(archive, b.path(), b); err != nil {
-			return err
-		}
-	}
-	return archive.Close()
 }
 
 // writeBlob writes a file of the archive and checks that it is what was announced.

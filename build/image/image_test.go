@@ -228,11 +228,15 @@ func TestRefused(t *testing.T) {
 		paths []string
 		words []string
 	}{
-		"a script":            {reference, []string{script}, []string{script}},
-		"no such file":        {reference, []string{script + "x"}, []string{script + "x"}},
-		"one name twice":      {reference, []string{amd, amd}, []string{"would both be /program"}},
-		"two architectures":   {reference, []string{amd, arm}, []string{arm + " is made for arm64", amd + " for amd64"}},
-		"every fault at once": {reference, []string{script, amd, arm}, []string{script, "made for arm64"}},
+		"a script":       {reference, []string{script}, []string{script}},
+		"no such file":   {reference, []string{script + "x"}, []string{script + "x"}},
+		"one name twice": {reference, []string{amd, amd}, []string{"would both be /program"}},
+		"one architecture lacks a program": {
+			reference,
+			[]string{amd, compile(t, "second", "amd64"), arm},
+			[]string{"second is made for amd64, and there is no second for arm64"},
+		},
+		"every fault at once": {reference, []string{script, amd, compile(t, "second", "arm64")}, []string{script, "no program for arm64", "no second for amd64"}},
 		"name without tag":    {"localhost/weft", []string{amd}, []string{`"localhost/weft"`}},
 		"name without registry": {
 			"weft/weft:dev",
@@ -280,7 +284,7 @@ func dynamic(t *testing.T) string {
 // TestProgramChangesWhilePacked: the second reading is held against the first.
 func TestProgramChangesWhilePacked(t *testing.T) {
 	path := compile(t, "program", "amd64")
-	img, err := newImage(reference, []string{path})
+	img, err := newArchive(reference, []string{path})
 	if err != nil {
 		t.Fatal(err)
 	}

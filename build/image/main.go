@@ -10,9 +10,12 @@
 // Each program becomes a file in the root of an otherwise empty file system; the first one is
 // the entry point, NAME=PROGRAM gives one another name besides, and all are found by their names. The archive is an OCI image layout that holds Docker's manifest besides.
 //
+// Programs of several processors make an image for each, and an OCI index of them: the same names for
+// each, or there is none. Docker's manifest knows no such thing and is left out then.
+//
 // Invariants: the same programs and the same name give the same bytes, on any machine and at
 // any time; a program that would not start in the image (it asks for a dynamic loader, or is
-// made for another processor than the others) is refused; an archive that is half written is
+// missing for a processor that the others are there for) is refused; an archive that is half written is
 // never seen under its name. It must not know what the programs do. It owns the image that
 // deploy/ names. Implements: architecture 2.
 package main
@@ -23,6 +26,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/google/renameio/v2"
 )
@@ -30,16 +34,23 @@ import (
 func main() {
 	out := flag.String("o", "", "the archive to write")
 	name := flag.String("name", "localhost/weft/weft:dev", "the image's `reference`, with registry and tag")
+	check := flag.String("check", "", "the `archive` to check; nothing is written")
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "Usage: image -o ARCHIVE [-name REFERENCE] PROGRAM... [NAME=PROGRAM...]")
+		fmt.Fprintln(os.Stderr, "Usage: image -o ARCHIVE [-name REFERENCE] PROGRAM... [NAME=PROGRAM...]\n       image -check ARCHIVE")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	if *out == "" || flag.NArg() == 0 {
+	if (*out == "" || flag.NArg() == 0) == (*check == "") {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if err := run(*out, *name, flag.Args(), os.Stdout); err != nil {
+	var err error
+	if *check != "" {
+		err = checkArchive(*check, os.Stdout)
+	} else {
+		err = run(*out, *name, flag.Args(), os.Stdout)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
@@ -47,7 +58,7 @@ func main() {
 
 // run writes the archive and says what it wrote.
 func run(out, name string, paths []string, say io.Writer) (err error) {
-	img, err := newImage(name, paths)
+	a, err := newArchive(name, paths)
 	if err != nil {
 		return err
 	}
@@ -56,12 +67,12 @@ func run(out, name string, paths []string, say io.Writer) (err error) {
 		return fmt.Errorf("make %s: %w", out, err)
 	}
 	defer func() { err = errors.Join(err, f.Cleanup()) }()
-	if err := img.write(f); err != nil {
+	if err := a.write(f); err != nil {
 		return fmt.Errorf("write %s: %w", out, err)
 	}
 	if err := f.CloseAtomicallyReplace(); err != nil {
 		return fmt.Errorf("write %s: %w", out, err)
 	}
-	fmt.Fprintf(say, "wrote %s: %s (linux/%s) %s\n", out, name, img.arch, img.manifest.digest)
+	fmt.Fprintf(say, "wrote %s: %s (%s) %s\n", out, name, strings.Join(a.platforms(), ", "), a.head.Digest)
 	return nil
 }

@@ -55,14 +55,13 @@ func check(aliases []alias, programs []program) error {
 	return errors.Join(faults...)
 }
 
-// inspect looks at all programs and joins everything that is wrong with them.
-func inspect(paths []string) ([]program, error) {
+// inspect looks at all programs and joins everything that is wrong with them. It gives a set of
+// programs for each processor, in the order in which they were named; every set has the same names.
+func inspect(paths []string) (sets [][]program, err error) {
 	if len(paths) == 0 {
 		return nil, errors.New("an image needs a program")
 	}
-	var programs []program
 	var faults []error
-	byName := map[string]string{}
 	for _, path := range paths {
 		arch, err := static(path)
 		if err != nil {
@@ -70,16 +69,31 @@ func inspect(paths []string) ([]program, error) {
 			continue
 		}
 		p := program{path: path, name: filepath.Base(path), arch: arch}
-		if other, twice := byName[p.name]; twice {
-			faults = append(faults, fmt.Errorf("%s and %s would both be /%s", other, path, p.name))
+		at := slices.IndexFunc(sets, func(set []program) bool { return set[0].arch == arch })
+		if at < 0 {
+			sets = append(sets, []program{p})
+			continue
 		}
-		byName[p.name] = path
-		if len(programs) > 0 && programs[0].arch != arch {
-			faults = append(faults, fmt.Errorf("%s is made for %s, %s for %s", path, arch, programs[0].path, programs[0].arch))
+		if i := slices.IndexFunc(sets[at], func(other program) bool { return other.name == p.name }); i >= 0 {
+			faults = append(faults, fmt.Errorf("%s and %s would both be /%s", sets[at][i].path, path, p.name))
 		}
-		programs = append(programs, p)
+		sets[at] = append(sets[at], p)
 	}
-	return programs, errors.Join(faults...)
+	return sets, errors.Join(append(faults, missing(sets)...)...)
+}
+
+// missing names each program that is there for one processor and not for another.
+func missing(sets [][]program) (faults []error) {
+	for _, has := range sets {
+		for _, p := range has {
+			for _, other := range sets {
+				if !slices.ContainsFunc(other, func(q program) bool { return q.name == p.name }) {
+					faults = append(faults, fmt.Errorf("%s is made for %s, and there is no %s for %s", p.path, p.arch, p.name, other[0].arch))
+				}
+			}
+		}
+	}
+	return faults
 }
 
 // static gives the architecture of a Linux program that starts without any other file.
@@ -89,6 +103,11 @@ func static(path string) (arch string, err error) {
 		return "", fmt.Errorf("read program %s: %w", path, err)
 	}
 	defer f.Close()
+	return machine(path, f)
+}
+
+// machine is static for a program that is read already.
+func machine(path string, f *elf.File) (arch string, err error) {
 	if f.Type != elf.ET_EXEC && f.Type != elf.ET_DYN {
 		return "", fmt.Errorf("%s is no program but %s", path, f.Type)
 	}
