@@ -31,7 +31,7 @@ func Boot(ctx context.Context, store vm.Store, root, dir string) error {
 	if err := os.WriteFile(files["/test/guest.sh"], script, 0o755); err != nil {
 		return err
 	}
-	for _, path := range []string{"/usr/sbin/qemu-ga", "/sbin/ip"} {
+	for _, path := range []string{"/usr/sbin/qemu-ga", "/bin/ip"} {
 		more, err := program(ctx, root, path)
 		if err != nil {
 			return err

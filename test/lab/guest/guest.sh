@@ -1,5 +1,6 @@
 # What a guest does: bring its NICs up, start the agent, and then what it is told, a line at a time,
 # through the serial port weft.orders. It answers with status and output, the latter in base64.
+ip() { /usr/bin/ip "$@"; } # the shell would take its own
 port() {
 	for p in /sys/class/virtio-ports/*; do
 		[ "$(cat "$p/name")" = "$1" ] && echo "/dev/${p##*/}"

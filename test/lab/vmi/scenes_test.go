@@ -64,7 +64,7 @@ func TestPublish(t *testing.T) {
 	})
 	t.Run("bridge and VLAN over the NIC", func(t *testing.T) {
 		do(t, g, "ip link add br0 type bridge; ip link set br0 address 02:00:00:00:00:02; ip addr del 10.0.16.15/24 dev eth1; ip link set eth1 master br0; ip addr add 10.0.16.15/24 dev br0; ip link set br0 up; "+
-			"ip link add link br0 name br0.100 type vlan id 100; ip addr add 172.16.0.5/24 dev br0.100; ip link set br0.100 up")
+			"ip link add link br0 name br0.100 type vlan id 100 && ip addr add 172.16.0.5/24 dev br0.100; ip link set br0.100 up")
 		look := func(m machine) bool {
 			r, _ := m.entry("red")
 			return len(m.Interfaces) == 2 && r.InterfaceName == "eth1" && r.IP == "192.0.2.7"
