@@ -130,7 +130,11 @@ func (a *Agent) connect() {
 		}
 	})
 	a.publisher.Notify(a.published)
-	a.cluster.NotifyPods(func(r informers.Ref) { a.reconciler.Pod(planner.PodRef(r)) })
+	a.cluster.NotifyPods(func(r informers.Ref) {
+		a.reconciler.Pod(planner.PodRef(r))
+		a.keeper.Wake()
+	})
+	a.observer.Notify(func(string) { a.keeper.Wake() })
 }
 
 // Run runs the agent until ctx ends or a part of it fails.
@@ -158,6 +162,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	if a.cfg.CNI.Enabled {
 		g.goBack(task{"orphans", a.keeper.Run})
+		g.goBack(task{"hot-plug", a.keeper.RunPlug})
 		g.goFront(a.planner)
 		g.goFront(a.publisher)
 	}

@@ -44,7 +44,7 @@ func (a *Agent) plannerSource(ctx context.Context, req wire.Request) (planner.So
 	if a.driver == nil {
 		return a.source, nil
 	}
-	if req.Verb == wire.VerbPlan {
+	if req.Verb == wire.VerbPlan || req.Verb == wire.VerbApply {
 		if err := a.driver.awaitRecovery(ctx); err != nil {
 			return nil, fault.New(fault.TryLater, "network driver", "", "%v", err)
 		}

@@ -20,6 +20,7 @@ func (a *Agent) numbers() metrics.Sources {
 		Reconcile:    a.reconciler.Lag,
 		StatusWrites: a.reconciler.Writes,
 		Orphans:      a.keeper.Counts,
+		Plugs:        a.keeper.Plugs,
 		APIRequests:  a.cluster.Requests,
 		Published:    func() bool { return a.publisher.Status().Published },
 		Restored:     func() uint64 { return a.publisher.Status().Restored },

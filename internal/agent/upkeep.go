@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/weftnet/weft/internal/cni/orphans"
+	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/planner"
 	"github.com/weftnet/weft/internal/cni/upkeep"
 )
@@ -17,6 +18,8 @@ func (a *Agent) keeping() upkeep.Options {
 		Hands:      upkeep.Plugin{Binary: filepath.Join(a.cfg.CNI.BinDir, "weft-cni"), Conf: a.confPath()},
 		Records:    a.observer,
 		Knows:      a.knows,
+		Asked:      a.asked,
+		Tell:       pods{a.cluster}.Tell,
 		ResultsDir: upkeep.DefaultResultsDir,
 	}
 }
@@ -31,4 +34,13 @@ func (a *Agent) knows(pod planner.PodRef) orphans.Knowledge {
 		return orphans.Known
 	}
 	return orphans.Unknown
+}
+
+// asked is the networks annotation of a pod of this node that runs.
+func (a *Agent) asked(pod planner.PodRef) (annotation string, ok bool) {
+	row, ok := a.cluster.Pod(pod.Namespace, pod.Name)
+	if !ok || row.Terminal || row.Deleting || !asPlanned(row).Is(pod.UID) {
+		return "", false
+	}
+	return row.Annotations[plan.NetworksAnnotation], true
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/weftnet/weft/internal/cni/record"
@@ -62,4 +63,38 @@ func TestOrphansAfterAReboot(t *testing.T) {
 	if code, out := r.cni("CHECK", "new", nil); code != 0 {
 		t.Errorf("CHECK of the pod that runs: %d: %s", code, out)
 	}
+}
+
+// A running pod follows its annotation, and network-status follows the pod; what is invalid
+// changes nothing and is told by an event.
+func TestHotPlug(t *testing.T) {
+	r := newRig(t)
+	r.withHands()
+	r.server.Apply(r.nad("netb", r.delegate("pc", "10.3.0.7/24", "cniVersion", "1.0.0")))
+	r.server.Apply(r.pod("p", "neta"))
+	r.startReady()
+	r.add("p", "neta")
+	r.calls()
+	wants := func(networks string, calls []string, status ...string) {
+		t.Helper()
+		r.server.Apply(r.pod("p", networks))
+		r.await("network-status follows "+networks, func() bool { return slices.Equal(r.status("p"), status) })
+		if got := r.calls(); !slices.Equal(got, calls) {
+			t.Errorf("%q: delegates were called %v, want %v", networks, got, calls)
+		}
+	}
+	eth0, net1 := "primary eth0 10.1.0.5", "default/neta net1 10.2.0.7"
+	wants("neta,netb", []string{"pc ADD net2"}, eth0, net1, "default/netb net2 10.3.0.7")
+	wants("netb", []string{"pb DEL net1"}, eth0, "default/netb net2 10.3.0.7")
+	r.server.Apply(r.pod("p", "netb,none"))
+	r.await("the owner is told", func() bool {
+		_, text := r.get("/metrics")
+		return strings.Contains(text, `weft_hotplug_total{outcome="failed"} 1`)
+	})
+	if got := r.calls(); len(got) > 0 {
+		t.Errorf("for a network that is not there delegates were called %v", got)
+	}
+	wants("", []string{"pc DEL net2"}, eth0)
+	r.del("p")
+	r.wantClean()
 }

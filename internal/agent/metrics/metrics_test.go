@@ -28,6 +28,7 @@ func sources() Sources {
 		Records:      func() map[string]int { return map[string]int{"done": 3, "half-done": 1} },
 		Reconcile:    func() (int, time.Duration) { return 2, 7 * time.Second },
 		Orphans:      func() map[string]uint64 { return map[string]uint64{"done": 2} },
+		Plugs:        func() map[string]uint64 { return map[string]uint64{"failed": 3} },
 		StatusWrites: func() map[string]uint64 { return map[string]uint64{"written": 5, "failed": 1} },
 		APIRequests:  func() map[string]uint64 { return map[string]uint64{"patch pods/status": 6, "watch pods": 1} },
 		Published:    func() bool { return true },
@@ -73,6 +74,7 @@ weft_cni_duration_seconds_count{plugin="bridge",verb="ADD"} 1
 weft_cni_failures_total{plugin="bridge",verb="ADD"} 1
 weft_conf_published 1
 weft_conf_restored_total 4
+weft_hotplug_total{outcome="failed"} 3
 weft_lane_wait_seconds_sum 1
 weft_lane_wait_seconds_count 1
 weft_orphans_total{outcome="done"} 2

@@ -25,6 +25,8 @@ type Sources struct {
 	StatusWrites func() map[string]uint64
 	// Orphans are the orders about records whose sandboxes may be gone, by what came of them.
 	Orphans func() map[string]uint64
+	// Plugs are the orders to change running pods, by what came of them.
+	Plugs func() map[string]uint64
 	// APIRequests are the requests to the API server so far by "verb resource".
 	APIRequests func() map[string]uint64
 	// Published says whether the CNI configuration is, Restored how often it was put back.
@@ -51,6 +53,7 @@ func newReader(src Sources) *reader {
 		{"weft_reconcile_lag_seconds", "How long the oldest of them has been waiting.", nil},
 		{"weft_status_writes_total", "Writes of network-status.", []string{"outcome"}},
 		{"weft_orphans_total", "Looks of weft-cni at records whose sandboxes may be gone without a DEL.", []string{"outcome"}},
+		{"weft_hotplug_total", "Changes of running pods whose annotation changed.", []string{"outcome"}},
 		{"weft_apiserver_requests_total", "Requests to the API server.", []string{"verb", "resource"}},
 		{"weft_conf_published", "1 when the node's CNI configuration is published.", nil},
 		{"weft_conf_restored_total", "How often the published configuration had to be put back.", nil},
@@ -94,6 +97,9 @@ func (r *reader) Collect(ch chan<- prometheus.Metric) {
 	}
 	if r.src.Orphans != nil {
 		each(r.src.Orphans(), func(outcome string, n uint64) { counter("weft_orphans_total", n, outcome) })
+	}
+	if r.src.Plugs != nil {
+		each(r.src.Plugs(), func(outcome string, n uint64) { counter("weft_hotplug_total", n, outcome) })
 	}
 	if r.src.APIRequests != nil {
 		each(r.src.APIRequests(), func(request string, n uint64) {

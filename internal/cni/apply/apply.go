@@ -11,9 +11,9 @@
 // Invariants: an order is never obeyed on the word of who gave it. The hands look at the
 // record under its lock, and at the sandbox, themselves.
 //
-// It must not know records, processes or the kernel.
+// It compares records with plans (Difference) and must not know files, processes or the kernel.
 //
-// Implements: architecture 4.4 (hot-plug and orphans use the same hands).
+// Implements: architecture 4.4 (hot-plug and orphans use the same hands); spec/cni.md rule 12.
 package apply
 
 import (
@@ -38,6 +38,9 @@ type Task string
 const (
 	// Undo undoes a record whose sandbox is gone, if it is.
 	Undo Task = "undo"
+	// Plug attaches to a running pod what its annotation asks for and it has not, and detaches
+	// what it has and the annotation does not ask for any more.
+	Plug Task = "plug"
 )
 
 // Order is one order.
@@ -70,6 +73,12 @@ type Answer struct {
 	Version int     `json:"version"`
 	Outcome Outcome `json:"outcome"`
 	Reason  string  `json:"reason,omitempty"`
+	// Of Plug: what was attached and detached, what could not be and why, and what is asked
+	// for otherwise than it is there, which is left as it is. A line each.
+	Attached []string `json:"attached,omitempty"`
+	Detached []string `json:"detached,omitempty"`
+	Failed   []string `json:"failed,omitempty"`
+	Changed  []string `json:"changed,omitempty"`
 }
 
 // Parse reads an order.
@@ -81,7 +90,7 @@ func Parse(b []byte) (Order, error) {
 	switch {
 	case o.Version != Version:
 		return o, fmt.Errorf("order has version %d, this weft-cni knows %d", o.Version, Version)
-	case o.Task != Undo:
+	case o.Task != Undo && o.Task != Plug:
 		return o, fmt.Errorf("order has task %.40q, which this weft-cni does not know", o.Task)
 	case o.Begun.IsZero():
 		return o, fmt.Errorf("order names no begin")

@@ -64,6 +64,9 @@ func (h *hands) unknownContainer() error {
 func (t *task) checkDelegates(ctx context.Context, s *record.Sandbox) error {
 	var faults []error
 	for i, a := range s.Attachments {
+		if !a.Present(s.Body.Plugged) {
+			continue
+		}
 		call := t.call(i, a.Attachment, a.Result)
 		call.Path, call.Started = searchPath(s.Body.Sandbox.Path, t.path()), nil
 		if err := t.runner.Check(ctx, call); err != nil {
@@ -77,6 +80,9 @@ func (t *task) checkDelegates(ctx context.Context, s *record.Sandbox) error {
 func (h *hands) checkRoutes(s *record.Sandbox) error {
 	var faults []error
 	for _, a := range s.Attachments {
+		if !a.Present(s.Body.Plugged) {
+			continue
+		}
 		for _, gw := range a.Gateways {
 			if err := h.checkRoute(a.Attachment, gw); err != nil {
 				faults = append(faults, &fault.Fault{

@@ -209,10 +209,10 @@ func (h *hands) endAbandoned(ctx context.Context, key journal.Key) error {
 	if err != nil {
 		return stateFault(key, err)
 	}
-	if len(holders) == 0 || slices.ContainsFunc(holders, func(p journal.Holder) bool { return !p.Inherited }) {
+	if len(holders) == 0 || slices.ContainsFunc(holders, func(p journal.Holder) bool { return !p.Inherited && !h.yields(p) }) {
 		return nil
 	}
-	h.log.warn(fmt.Sprintf("sandbox %s: ending %d process(es) that a killed weft-cni left behind", key, len(holders)))
+	h.log.warn(fmt.Sprintf("sandbox %s: ending %d process(es) that a killed weft-cni left behind, or that work in the background", key, len(holders)))
 	var group chain.Group
 	if p, ok := st.LastStarted(); ok {
 		group = chain.Group{ID: p.Group, Start: p.Start}

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/weftnet/weft/internal/cni/apply"
@@ -54,7 +55,11 @@ func (h *hands) obey(ctx context.Context, o apply.Order) (apply.Answer, error) {
 	if err := h.configure(); err != nil {
 		return apply.Answer{}, err
 	}
-	ctx = brief.WithTimeout(ctx, delTimeout)
+	timeout := delTimeout
+	if o.Task == apply.Plug {
+		timeout = h.conf.Timeout
+	}
+	ctx = brief.WithTimeout(ctx, timeout)
 	if err := h.open(); err != nil {
 		return apply.Answer{}, err
 	}
@@ -80,6 +85,9 @@ func (h *hands) obey(ctx context.Context, o apply.Order) (apply.Answer, error) {
 		return apply.Answer{}, err
 	}
 	h.req.sandbox = s.Body.Sandbox
+	if o.Task == apply.Plug {
+		return h.plug(ctx, rec, s)
+	}
 	return h.undoOrphan(ctx, rec, s, o)
 }
 
@@ -172,4 +180,14 @@ func forgetResult(dir string, s *record.Sandbox) error {
 		return fmt.Errorf("cached result of an orphan: %w", err)
 	}
 	return nil
+}
+
+// yields says whether a holder of a lock is weft-cni at work in the background and this call
+// is the runtime's DEL: a pod that ends wins. Its record undoes it, wherever it was ended.
+func (h *hands) yields(p journal.Holder) bool {
+	if h.req.command != "DEL" {
+		return false
+	}
+	b, err := brief.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/cmdline")
+	return err == nil && strings.HasSuffix(string(b), "\x00"+applyCommand+"\x00")
 }

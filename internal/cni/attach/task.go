@@ -190,21 +190,26 @@ func (t *task) undoEach(ctx context.Context, s *record.Sandbox) error {
 		if !a.Pending() {
 			continue
 		}
-		t.try(journal.Phase{Phase: journal.Undoing, Item: i})
-		err := t.undoOne(ctx, left, t.undoCall(i, s, a))
+		failed = append(failed, t.undoAttachment(ctx, left, i, s))
 		left--
-		if err != nil {
-			failed = append(failed, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err))
-			continue
-		}
-		// A file that stays harms nobody and is replaced by the next ADD: no reason to keep a pod.
-		if err := devices.RemoveInfo(t.conf, a.Attachment); err != nil {
-			t.log.warn(err.Error())
-		}
-		a.Undone = true
-		t.try(journal.Phase{Phase: journal.Undone, Item: i})
 	}
 	return errors.Join(failed...)
+}
+
+// undoAttachment undoes attachment i, the first of so many that are left.
+func (t *task) undoAttachment(ctx context.Context, left, i int, s *record.Sandbox) error {
+	a := &s.Attachments[i]
+	t.try(journal.Phase{Phase: journal.Undoing, Item: i})
+	if err := t.undoOne(ctx, left, t.undoCall(i, s, a)); err != nil {
+		return fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err)
+	}
+	// A file that stays harms nobody and is replaced by the next ADD: no reason to keep a pod.
+	if err := devices.RemoveInfo(t.conf, a.Attachment); err != nil {
+		t.log.warn(err.Error())
+	}
+	a.Undone = true
+	t.try(journal.Phase{Phase: journal.Undone, Item: i})
+	return nil
 }
 
 // undoOne runs the DEL of the first of so many attachments with its share of the time.

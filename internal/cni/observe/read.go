@@ -88,6 +88,7 @@ func (l *loop) take(key journal.Key, file *os.File, st journal.State, before sta
 	} else {
 		l.end(key)
 		e = &entry{file: file, watch: newStopwatch(now.Begun)}
+		e.watch.adding = !now.Body.Plugged // else the ADD was over long ago
 		l.records[key] = e
 	}
 	e.stamp, e.view = before, now

@@ -23,9 +23,9 @@ func Make(in Input) (Output, error) {
 		p.object = "pod " + in.Pod.Namespace + "/" + in.Pod.Name
 	}
 	stages := [][]func(){
-		{p.checkSandbox, p.readAnnotations},  // what can be seen without asking for anything
-		{p.resolve, p.name, p.route},         // networks, known or not yet
-		{p.assignDevices, p.bound, p.finish}, // attachments
+		{p.checkSandbox, p.readAnnotations},   // what can be seen without asking for anything
+		{p.resolve, p.match, p.name, p.route}, // networks, known or not yet
+		{p.assignDevices, p.bound, p.finish},  // attachments
 	}
 	for _, stage := range stages {
 		for _, step := range stage {
@@ -81,6 +81,7 @@ type slot struct {
 	ok       bool               // the network was read; never false once a plan is made
 	resource string             // resource name to draw a device from, "" = none
 	drawn    bool               // DeviceID was drawn from it
+	attached *Attached          // what the running pod has of it, nil = nothing
 }
 
 func (p *planner) fault(field, format string, args ...any) {

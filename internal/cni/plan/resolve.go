@@ -40,6 +40,8 @@ func (p *planner) resolve() {
 		e := &p.asked[i]
 		from := place(NetworksAnnotation, e.Index)
 		p.add(from, p.element(from, e), e)
+		s := &p.slots[len(p.slots)-1]
+		s.Selected, s.Asked = true, e.Interface
 	}
 	p.resolveAuxiliary(cluster)
 	if len(p.slots) > MaxNetworks {

@@ -19,6 +19,7 @@ func (p *planner) name() {
 	for _, name := range p.in.Reserved {
 		taken[name] = "a device that one of the pod's claims brings"
 	}
+	p.held(taken)
 	take := func(s *slot, how string) {
 		if other, clash := taken[s.IfName]; clash {
 			p.slotFault(s, "", "the interface name %s%s is also that of %s", fault.Quote(s.IfName), how, other)
@@ -32,6 +33,10 @@ func (p *planner) name() {
 			s.IfName = p.in.Sandbox.IfName
 			p.explainName(s, "is the runtime's, CNI_IFNAME; the default network always has it")
 			take(s, "")
+		case s.attached != nil:
+			s.IfName = s.attached.IfName
+			p.explainName(s, "is what the running pod has")
+			take(s, " (that it has already)")
 		case s.request != nil && s.request.Interface != "":
 			s.IfName = s.request.Interface
 			p.explainName(s, "is asked for")
@@ -40,7 +45,7 @@ func (p *planner) name() {
 	}
 	for i := range p.slots {
 		if s := &p.slots[i]; s.IfName == "" {
-			s.IfName = "net" + strconv.Itoa(i)
+			s.IfName = automatic(i, taken, len(p.in.Attached) > 0)
 			p.explainName(s, "is automatic: none is asked for, so it is net and the position")
 			take(s, " (automatic, from its position)")
 		}
@@ -85,10 +90,20 @@ func (p *planner) route() {
 func (p *planner) assignDevices() {
 	pools := map[string][]string{}
 	wanted := map[string]int{}
+	held := map[string]bool{}
 	for i := range p.slots {
+		if a := p.slots[i].attached; a != nil && a.DeviceID != "" {
+			held[a.DeviceID] = true
+		}
+	}
+	for i := range p.slots {
+		if p.slots[i].attached != nil {
+			continue
+		}
 		if name := p.slots[i].resource; name != "" {
 			if wanted[name]++; wanted[name] == 1 {
-				pools[name] = slices.Compact(slices.Sorted(slices.Values(p.in.Devices[name])))
+				pools[name] = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(p.in.Devices[name]))),
+					func(id string) bool { return held[id] })
 			}
 		}
 	}
@@ -101,6 +116,8 @@ func (p *planner) assignDevices() {
 			asked = s.request.DeviceID
 		}
 		switch pool := pools[s.resource]; {
+		case s.attached != nil:
+			s.DeviceID, s.ResourceName, s.drawn = s.attached.DeviceID, s.attached.ResourceName, s.attached.ResourceName != ""
 		case s.resource == "":
 			s.DeviceID = asked
 			p.explainAskedDevice(s)
@@ -138,5 +155,17 @@ func (p *planner) bound() {
 	}
 	if size > maxConfs {
 		p.fault("", "has configurations of %d bytes together, at most %d are allowed", size, maxConfs)
+	}
+}
+
+// automatic is the name of the slot at a position that asks for none: net and the position;
+// in a running pod, where that may be taken by what kept its name, the next free one.
+func automatic(i int, taken map[string]string, running bool) string {
+	for {
+		name := "net" + strconv.Itoa(i)
+		if _, clash := taken[name]; !clash || !running {
+			return name
+		}
+		i++
 	}
 }

@@ -42,6 +42,9 @@ type Input struct {
 	// Devices maps a resource name to the pod's device IDs, sorted; nil = not asked for yet
 	// (Output.NeedDevices asks).
 	Devices map[string][]string
+	// Attached are the attachments that a running pod has, for the plan of a change (hot-plug):
+	// what is asked for as before keeps its interface and its device.
+	Attached []Attached
 	// Reserved are interface names that the pod's DRA devices take.
 	Reserved []string
 	// Explain asks for Decisions, and for every fault that can be seen, not only those
@@ -127,10 +130,14 @@ type Plan struct {
 // Attachment is one interface that one plugin chain makes.
 type Attachment struct {
 	// Network is the name shown in network-status: namespace/name of the NAD, else the conf's name.
-	Network string          `json:"network"`
-	IfName  string          `json:"ifName"`
-	Default bool            `json:"default,omitempty"` // attachment 0, the pod network
-	Conf    netconf.Network `json:"conf"`
+	Network string `json:"network"`
+	IfName  string `json:"ifName"`
+	Default bool   `json:"default,omitempty"` // attachment 0, the pod network
+	// Selected: the networks annotation asks for it, with the interface name Asked, "" = with none.
+	// Network and Asked, and for equal ones their order, say which one it is when that changes.
+	Selected bool            `json:"selected,omitempty"`
+	Asked    string          `json:"asked,omitempty"`
+	Conf     netconf.Network `json:"conf"`
 	// RuntimeConfig holds the capability arguments of this attachment; a plugin gets
 	// those of them whose capability it declares.
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig,omitempty"`
@@ -143,4 +150,19 @@ type Attachment struct {
 	ResourceName string `json:"resourceName,omitempty"`
 	// Auxiliary marks the auxiliary chain: it starts from an empty result rather than from none.
 	Auxiliary bool `json:"auxiliary,omitempty"`
+}
+
+// Attached is what a running pod has of an attachment, as its plan said.
+type Attached struct {
+	Network      string `json:"network"`
+	IfName       string `json:"ifName"`
+	Selected     bool   `json:"selected,omitempty"`
+	Asked        string `json:"asked,omitempty"`
+	DeviceID     string `json:"deviceID,omitempty"`
+	ResourceName string `json:"resourceName,omitempty"`
+}
+
+// Attached is the part of an attachment that a change of the pod's networks starts from.
+func (a *Attachment) Attached() Attached {
+	return Attached{a.Network, a.IfName, a.Selected, a.Asked, a.DeviceID, a.ResourceName}
 }

@@ -40,6 +40,9 @@ func Handle(ctx context.Context, req wire.Request, open Open, report func(contex
 	}
 	ctx, cancel := context.WithTimeout(ctx, left/2)
 	defer cancel()
+	if req.Verb == wire.VerbApply {
+		return Answer(ctx, *req.Apply, open)
+	}
 	return Answer(ctx, *req.Plan, open)
 }
 

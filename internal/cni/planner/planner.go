@@ -47,7 +47,7 @@ func Answer(ctx context.Context, req wire.PlanRequest, open func(*netconf.Conf) 
 		return wire.Response{Error: wire.NewError(err)}
 	}
 	a := &answer{src: src, in: plan.Input{
-		Conf: conf, Sandbox: req.Sandbox, LookUp: true, NADs: map[plan.NADRef]plan.NAD{}, Files: map[plan.Need]plan.File{},
+		Conf: conf, Sandbox: req.Sandbox, Attached: req.Attached, LookUp: true, NADs: map[plan.NADRef]plan.NAD{}, Files: map[plan.Need]plan.File{},
 	}}
 	for _, f := range req.Files {
 		a.in.Files[f.Need] = f

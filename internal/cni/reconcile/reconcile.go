@@ -296,17 +296,20 @@ func refOf(s *observe.Sandbox) planner.PodRef {
 // status computes what a sandbox's record says. It reads the device-info files.
 func (r *Reconciler) status(s *observe.Sandbox) (*report.Status, error) {
 	conf := &netconf.Conf{DeviceInfoDir: r.opts.DeviceInfoDir}
-	made := make([]wire.ReportAttachment, len(s.Attachments))
+	made := make([]wire.ReportAttachment, 0, len(s.Attachments))
 	for i := range s.Attachments {
 		a := &s.Attachments[i]
+		if !a.Present(s.Body.Plugged) {
+			continue
+		}
 		info, err := devices.ReadInfo(conf, a.Attachment)
 		if err != nil {
 			return nil, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err)
 		}
-		made[i] = wire.ReportAttachment{
+		made = append(made, wire.ReportAttachment{
 			Network: a.Network, IfName: a.IfName, Default: a.Default, CNIVersion: a.Conf.CNIVersion,
 			Result: a.Result, DeviceInfo: info,
-		}
+		})
 	}
 	return report.StatusOf(made)
 }

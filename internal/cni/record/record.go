@@ -50,7 +50,13 @@ type Body struct {
 	Scratch string `json:"scratch,omitempty"`
 	// Taken are the results that were taken over with it, one an attachment; null = none.
 	Taken []json.RawMessage `json:"taken,omitempty"`
-	Plan  plan.Plan         `json:"plan"`
+	// Plugged: the pod was running when this was planned. What has a result in Taken it had
+	// already, the others are added to it: the ADD is over, whatever becomes of them.
+	Plugged bool `json:"plugged,omitempty"`
+	// Half, of a Plugged body, are the attachments that were begun to be made or undone before,
+	// and not to the end: they are to be undone.
+	Half []int     `json:"half,omitempty"`
+	Plan plan.Plan `json:"plan"`
 }
 
 // Attachment is one planned attachment and what has become of it.
@@ -64,6 +70,10 @@ type Attachment struct {
 
 // Pending reports whether undoing has something to do.
 func (a *Attachment) Pending() bool { return a.Attempted && !a.Undone }
+
+// Present reports whether the attachment is part of a finished sandbox. What a running pod was
+// to get besides (plugged) is so only once it was made, and until it is begun to be undone.
+func (a *Attachment) Present(plugged bool) bool { return !a.Undone && (a.Done || !plugged) }
 
 // Sandbox is one record, read.
 type Sandbox struct {
@@ -92,9 +102,16 @@ func Decode(st journal.State, boot string) (*Sandbox, error) {
 	for i, a := range s.Body.Plan.Attachments {
 		s.Attachments[i] = Attachment{Attachment: a, Attempted: in.Boot != boot || s.Body.Scratch != ""}
 		if i < len(s.Body.Taken) && len(s.Body.Taken[i]) > 0 && string(s.Body.Taken[i]) != "null" {
-			s.Attachments[i].Done, s.Attachments[i].Result = true, s.Body.Taken[i]
+			a := &s.Attachments[i]
+			a.Attempted, a.Done, a.Result = true, true, s.Body.Taken[i]
 		}
 	}
+	for _, i := range s.Body.Half {
+		if i >= 0 && i < len(s.Attachments) {
+			s.Attachments[i].Attempted, s.Attachments[i].Done = true, false
+		}
+	}
+	s.Finished = s.Body.Plugged
 	for _, p := range st.Phases {
 		s.apply(p)
 	}
@@ -106,7 +123,7 @@ func Decode(st journal.State, boot string) (*Sandbox, error) {
 // says "done" otherwise, lines are missing: its ADD is to be undone and done again.
 func (s *Sandbox) answered() bool {
 	for i := range s.Attachments {
-		if a := &s.Attachments[i]; !a.Undone && len(a.Result) == 0 {
+		if a := &s.Attachments[i]; a.Present(s.Body.Plugged) && len(a.Result) == 0 {
 			return false
 		}
 	}

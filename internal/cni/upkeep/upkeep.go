@@ -17,7 +17,7 @@
 //
 // It must not know the API or an informer (Knows), nor how an order is carried out.
 //
-// Implements: architecture 4.4 (orphans).
+// Implements: architecture 4.4 (hot-plug and orphans); spec/cni.md rule 12.
 package upkeep
 
 import (
@@ -58,6 +58,11 @@ type Options struct {
 	Records Records
 	// Knows says what the API knows of a pod of this node.
 	Knows      func(planner.PodRef) orphans.Knowledge
+	// Asked is the networks annotation of a pod of this node that has not ended and is not
+	// about to; ok is false for any other.
+	Asked func(planner.PodRef) (annotation string, ok bool)
+	// Tell tells a pod's owner something.
+	Tell       func(planner.PodRef, planner.Event)
 	ResultsDir string // see apply.Order; as the host sees it
 }
 
@@ -67,9 +72,12 @@ type Keeper struct {
 	log   *slog.Logger
 	judge orphans.Judge
 	rests map[name]*rest
+	pods  map[name]*plugged
+	wake  chan struct{}
 
-	mu     sync.Mutex // guards counts
+	mu     sync.Mutex // guards what follows
 	counts map[string]uint64
+	plugs  map[string]uint64
 }
 
 // name names one record of one sandbox.
@@ -87,7 +95,10 @@ type rest struct {
 
 // New makes a Keeper; it gives no order before Run.
 func New(opts Options, log *slog.Logger) *Keeper {
-	return &Keeper{opts: opts, log: log, rests: map[name]*rest{}, counts: map[string]uint64{}}
+	return &Keeper{
+		opts: opts, log: log, rests: map[name]*rest{}, pods: map[name]*plugged{}, wake: make(chan struct{}, 1),
+		counts: map[string]uint64{}, plugs: map[string]uint64{},
+	}
 }
 
 // Counts says how many orders about orphans there were, by what came of them.

@@ -40,6 +40,15 @@ type Client struct {
 // is too large, 100 when what it says is not the protocol. After an error other
 // than the planner's own the client is only good for Close.
 func (c *Client) Plan(ctx context.Context, req PlanRequest, read func(plan.Need) plan.File) (*plan.Plan, error) {
+	return c.plan(ctx, VerbPlan, req, read)
+}
+
+// Apply asks for the plan of a running pod, as Plan does for the one of an ADD.
+func (c *Client) Apply(ctx context.Context, req PlanRequest, read func(plan.Need) plan.File) (*plan.Plan, error) {
+	return c.plan(ctx, VerbApply, req, read)
+}
+
+func (c *Client) plan(ctx context.Context, verb string, req PlanRequest, read func(plan.Need) plan.File) (*plan.Plan, error) {
 	stop, err := c.until(ctx)
 	if err != nil {
 		return nil, err
@@ -52,9 +61,11 @@ func (c *Client) Plan(ctx context.Context, req PlanRequest, read func(plan.Need)
 	}
 	c.wantsReport, c.wantsHandover = false, false
 	for round := range maxRounds {
-		res, err := c.exchange(ctx, Request{
-			RequestID: requestID(req.Sandbox, strconv.Itoa(round)), Verb: VerbPlan, Plan: &req,
-		})
+		ask := Request{RequestID: requestID(req.Sandbox, strconv.Itoa(round)), Verb: verb, Plan: &req}
+		if verb == VerbApply {
+			ask.Plan, ask.Apply = nil, &req
+		}
+		res, err := c.exchange(ctx, ask)
 		if err != nil {
 			return nil, err
 		}
@@ -167,7 +178,7 @@ func (c *Client) exchange(ctx context.Context, req Request) (*Response, error) {
 // answeredBy says whether res, which is no error, is an answer to r.
 func (r Request) answeredBy(res Response) bool {
 	isPlan, isNeed := res.Plan != nil, len(res.Need) > 0
-	if r.Verb != VerbPlan {
+	if r.Verb != VerbPlan && r.Verb != VerbApply {
 		return res.Done && !isPlan && !isNeed
 	}
 	return isPlan != isNeed && !res.Done
@@ -175,7 +186,7 @@ func (r Request) answeredBy(res Response) bool {
 
 // answers names what may answer r.
 func (r Request) answers() string {
-	if r.Verb != VerbPlan {
+	if r.Verb != VerbPlan && r.Verb != VerbApply {
 		return "one of done and error"
 	}
 	return "one of plan, need and error"

@@ -61,11 +61,11 @@ func respond(req Request, readErr error, answer func(Request) Response) Response
 		// Time mends it: an upgrade is under way, of the hands or of the planner.
 		res.Error = &Error{Code: uint(fault.TryLater), Msg: fmt.Sprintf(
 			"planner request has protocol version %d, this planner knows %s", req.Version, KnownVersions())}
-	case !slices.Contains([]string{VerbPlan, VerbHandover, VerbReport}, req.Verb):
+	case !slices.Contains([]string{VerbPlan, VerbApply, VerbHandover, VerbReport}, req.Verb):
 		res.Error = &Error{Code: uint(fault.Internal), Msg: fmt.Sprintf(
-			"planner request has verb %s, this planner knows %q, %q and %q (protocol %s)",
-			fault.Quote(req.Verb), VerbPlan, VerbHandover, VerbReport, KnownVersions())}
-	case req.Verb == VerbPlan && req.Plan == nil, req.Verb == VerbHandover && req.Handover == nil, req.Verb == VerbReport && req.Report == nil:
+			"planner request has verb %s, this planner knows %q, %q, %q and %q (protocol %s)",
+			fault.Quote(req.Verb), VerbPlan, VerbApply, VerbHandover, VerbReport, KnownVersions())}
+	case req.Verb == VerbPlan && req.Plan == nil, req.Verb == VerbApply && req.Apply == nil, req.Verb == VerbHandover && req.Handover == nil, req.Verb == VerbReport && req.Report == nil:
 		res.Error = &Error{Code: uint(fault.Internal), Msg: fmt.Sprintf("planner request has verb %q and no body %q", req.Verb, req.Verb)}
 	default:
 		res = guard(req, answer)

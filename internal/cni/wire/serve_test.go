@@ -65,7 +65,7 @@ func TestServeRefusals(t *testing.T) {
 		},
 		"an unknown verb": {
 			`{"version":1,"requestID":"r","verb":"dance"}`, "r", 100,
-			`planner request has verb "dance", this planner knows "plan", "handover" and "report" (protocol versions 1)`,
+			`planner request has verb "dance", this planner knows "plan", "apply", "handover" and "report" (protocol versions 1)`,
 		},
 		"a hand-over without its body": {
 			`{"version":1,"requestID":"r","verb":"handover"}`, "r", 100, `planner request has verb "handover" and no body "handover"`,

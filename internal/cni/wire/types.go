@@ -18,6 +18,7 @@ const MaxMessage = 32 << 20
 // Verbs of a Request.
 const (
 	VerbPlan     = "plan"     // asks for the plan of an ADD
+	VerbApply    = "apply"    // asks for the plan of a running pod whose networks may have changed
 	VerbHandover = "handover" // asks for the pod's claimed devices, after the delegates
 	VerbReport   = "report"   // says how the ADD went
 )
@@ -30,6 +31,7 @@ type Request struct {
 	// TimeoutMS is how long the hands wait for the answer, in milliseconds; 0 = not said.
 	TimeoutMS int64            `json:"timeoutMS,omitempty"`
 	Plan      *PlanRequest     `json:"plan,omitempty"`     // the body of VerbPlan
+	Apply     *PlanRequest     `json:"apply,omitempty"`    // the body of VerbApply
 	Handover  *HandoverRequest `json:"handover,omitempty"` // the body of VerbHandover
 	Report    *ReportRequest   `json:"report,omitempty"`   // the body of VerbReport
 }
@@ -46,13 +48,15 @@ type HandoverRequest struct {
 	IfNames []string `json:"ifNames,omitempty"`
 }
 
-// PlanRequest is the body of VerbPlan.
+// PlanRequest is the body of VerbPlan and of VerbApply.
 type PlanRequest struct {
 	Conf    []byte       `json:"conf"` // Weft's conf, byte for byte
 	Sandbox plan.Sandbox `json:"sandbox"`
 	// Annotations are those that the runtime gave (io.kubernetes.cri.pod-annotations); nil = none given.
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Files       []plan.File       `json:"files,omitempty"`
+	// Attached, of VerbApply: what the pod has.
+	Attached []plan.Attached `json:"attached,omitempty"`
 }
 
 // ReportRequest is the body of VerbReport: the results of an ADD, which the planner
@@ -79,7 +83,7 @@ type ReportAttachment struct {
 	DeviceInfo json.RawMessage `json:"deviceInfo,omitempty"` // content of the device-info file
 }
 
-// Response is what the planner answers. To a plan request: exactly one of Plan, Need
+// Response is what the planner answers. To a request for a plan: exactly one of Plan, Need
 // and Error. To a hand-over and to a report: Done or Error.
 type Response struct {
 	Version   int        `json:"version"`

@@ -1,0 +1,215 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/weftnet/weft/internal/cni/apply"
+	"github.com/weftnet/weft/internal/cni/devices"
+	"github.com/weftnet/weft/internal/cni/fault"
+	"github.com/weftnet/weft/internal/cni/plan"
+	"github.com/weftnet/weft/internal/cni/record"
+	"github.com/weftnet/weft/internal/cni/results"
+	"github.com/weftnet/weft/internal/cni/wire"
+	"github.com/weftnet/weft/internal/host/brief"
+	"github.com/weftnet/weft/internal/host/journal"
+	"github.com/weftnet/weft/internal/host/kernel"
+	"github.com/weftnet/weft/internal/host/lanes"
+)
+
+// plug brings a running pod to what its annotation asks for (spec/cni.md rule 12). What did
+// not change is not touched; without a plan nothing is.
+func (h *hands) plug(ctx context.Context, rec *journal.Record, s *record.Sandbox) (apply.Answer, error) {
+	sb := s.Body.Sandbox
+	switch here := hostID(); {
+	case here == "" || s.Body.Host != here || s.Boot != h.boot || s.Body.NetnsID == "":
+		return apply.Answer{Outcome: apply.Unsure, Reason: "this is not known to be the host as the runtime sees it"}, nil
+	case !s.Finished:
+		return apply.Answer{Outcome: apply.Kept, Reason: "its ADD is not over, or it is being undone"}, nil
+	case netnsID(sb.Netns) != s.Body.NetnsID:
+		return apply.Answer{Outcome: apply.Kept, Reason: "its network namespace is gone"}, nil
+	}
+	p, err := h.planPlug(ctx, s)
+	if err != nil {
+		return apply.Answer{}, err
+	}
+	h.log.warnings(p.Warnings)
+	d := apply.Difference(s, p)
+	if d.Nothing() {
+		return apply.Answer{Outcome: apply.Done, Changed: d.Changed}, nil
+	}
+	if err := h.checkHost(&plan.Plan{Attachments: d.Additions()}); err != nil {
+		return apply.Answer{}, err
+	}
+	gate, err := h.enterGate(ctx)
+	if err != nil {
+		return apply.Answer{}, err
+	}
+	defer gate.Close() //nolint:errcheck // only its lock matters
+	lane, err := h.lane(ctx, false)
+	if err != nil {
+		return apply.Answer{}, err
+	}
+	defer lanes.Release(lane)
+	if s, err = h.beginPlug(rec, s, d); err != nil {
+		return apply.Answer{}, err
+	}
+	c := change{task: &task{hands: h, rec: rec, lane: lane}, s: s, answer: apply.Answer{Outcome: apply.Done, Changed: d.Changed}}
+	c.detach(ctx, d)
+	c.attach(ctx, d)
+	return c.answer, c.append(journal.Phase{Phase: journal.Done, Item: journal.WholeCall})
+}
+
+// planPlug asks the agent what the pod is to have.
+func (h *hands) planPlug(ctx context.Context, s *record.Sandbox) (*plan.Plan, error) {
+	client, err := wire.Dial(ctx, h.conf.AgentSocket)
+	if err != nil {
+		return nil, &fault.Fault{Code: fault.TryLater, Object: "agentSocket " + h.conf.AgentSocket, Text: err.Error(), Err: err}
+	}
+	defer client.Close() //nolint:errcheck // the answer is there, or its error is
+	req := wire.PlanRequest{Conf: h.req.stdin, Sandbox: s.Body.Sandbox, Attached: apply.Attached(s)}
+	return client.Apply(ctx, req, h.files())
+}
+
+// beginPlug makes the record a new one, of what the pod has with its results and what it is to
+// get. It replaces the old one at once, by rename, so that there is always one that undoes
+// everything; what was undone before drops out, however often a pod changes.
+func (h *hands) beginPlug(rec *journal.Record, s *record.Sandbox, d *apply.Diff) (*record.Sandbox, error) {
+	body := s.Body
+	body.Plugged, body.Taken, body.Half, body.Plan.Attachments, body.Plan.Warnings = true, nil, nil, nil, nil
+	for i, a := range d.All {
+		if a.Pending() && !a.Done {
+			body.Half = append(body.Half, i)
+		}
+		body.Plan.Attachments = append(body.Plan.Attachments, a.Attachment)
+		body.Taken = append(body.Taken, a.Result)
+	}
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return nil, stateFault(rec.Key(), err)
+	}
+	in := rec.State().Intents[0]
+	in.Body, in.Owner, in.Boot = raw, journal.Self(), h.boot
+	if err := rec.Begin(in); err != nil {
+		return nil, stateFault(rec.Key(), err)
+	}
+	return decode(rec, h.boot)
+}
+
+// change is one plug at work.
+type change struct {
+	*task
+	s      *record.Sandbox
+	answer apply.Answer
+}
+
+func (c *change) failed(i int, what string, err error) {
+	a := &c.s.Attachments[i]
+	c.answer.Failed = append(c.answer.Failed, fmt.Sprintf("network %s, interface %s: %s: %v", a.Network, a.IfName, what, err))
+}
+
+func (c *change) line(i int) string {
+	return "network " + c.s.Attachments[i].Network + ", interface " + c.s.Attachments[i].IfName
+}
+
+// detach undoes what is not asked for any more, last first.
+func (c *change) detach(ctx context.Context, d *apply.Diff) {
+	for n, i := range slices.Backward(d.Detach) {
+		// Half of the time is for what is to be attached.
+		if err := c.undoAttachment(ctx, n+2, i, c.s); err != nil {
+			c.failed(i, "is not detached", err)
+			continue
+		}
+		c.answer.Detached = append(c.answer.Detached, c.line(i))
+	}
+}
+
+// attach makes what is asked for and is not there. One that fails is undone, and stops no other.
+func (c *change) attach(ctx context.Context, d *apply.Diff) {
+	for _, i := range d.Attach {
+		a := &c.s.Attachments[i]
+		if slices.ContainsFunc(d.Detach, func(j int) bool { return c.s.Attachments[j].IfName == a.IfName && !c.s.Attachments[j].Undone }) {
+			c.failed(i, "is not attached", errors.New("what has its interface is not detached"))
+			continue
+		}
+		err := c.make(ctx, i)
+		if err == nil {
+			c.answer.Attached = append(c.answer.Attached, c.line(i))
+			continue
+		}
+		c.failed(i, "is not attached", err)
+		ctx := brief.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		if err := c.undoAttachment(ctx, 1, i, c.s); err != nil {
+			c.failed(i, "is not undone", err)
+		}
+	}
+}
+
+// make runs the ADD of one attachment and sets the default routes that it asks for.
+func (c *change) make(ctx context.Context, i int) error {
+	a := &c.s.Attachments[i]
+	if err := c.append(journal.Phase{Phase: journal.Attempting, Item: i}); err != nil {
+		return err
+	}
+	a.Attempted = true
+	if err := devices.CopyInfo(c.conf, a.Attachment); err != nil {
+		return err
+	}
+	r, err := c.runner.Add(ctx, c.call(i, a.Attachment, c.seed(a.Attachment)))
+	if err != nil {
+		return err
+	}
+	raw, err := r.Bytes()
+	if err != nil {
+		return resultFault(&a.Attachment, err)
+	}
+	a.Result, a.Done = raw, true
+	if err := c.done(i, a.Attachment, r); err != nil || len(a.Gateways) == 0 {
+		return err
+	}
+	return c.reroute(i)
+}
+
+// reroute sets the default routes that attachment i asks for, and records results that say so.
+func (c *change) reroute(i int) error {
+	a := &c.s.Attachments[i]
+	ns, err := kernel.OpenNetns(c.req.sandbox.Netns)
+	if err != nil {
+		return err
+	}
+	defer ns.Close() //nolint:errcheck // sockets of a process about to end
+	for _, gw := range a.Gateways {
+		if err := ns.SetDefaultRoute(a.IfName, gw); err != nil {
+			return &fault.Fault{Code: fault.Routes, Object: "network " + a.Network, Field: "default-route " + gw.String(), Text: err.Error(), Err: err}
+		}
+	}
+	var (
+		items []int
+		p     plan.Plan
+		made  []*results.Result
+	)
+	for j := range c.s.Attachments {
+		b := &c.s.Attachments[j]
+		if !b.Present(true) {
+			continue
+		}
+		r, err := results.Parse(b.Result, b.Conf.CNIVersion)
+		if err != nil {
+			return resultFault(&b.Attachment, err)
+		}
+		items, made, p.Attachments = append(items, j), append(made, r), append(p.Attachments, b.Attachment)
+	}
+	results.EditDefaultRoutes(made, p)
+	for n, j := range items {
+		if err := c.done(j, p.Attachments[n], made[n]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
