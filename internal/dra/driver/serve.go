@@ -104,7 +104,7 @@ func (d *Driver) start(ctx context.Context, id identity) *session {
 		Driver: id.driver, Node: d.cfg.Node, Dir: d.cfg.KubeletDir, Client: d.cfg.Client,
 		Plugin: d.cfg.Plugin(id.driver), Interval: id.interval, Timeout: id.timeout, MaxAttempts: id.attempts,
 		Report: d.registered,
-	}, log)
+	}, d.cfg.Log)
 	s.publisher = publish.New(publish.Options{Store: d.cfg.Store, Publish: r.Publish, Observe: d.observed, Log: log})
 	s.done.Go(func() { d.look(ctx, s, log) })
 	s.done.Go(func() {

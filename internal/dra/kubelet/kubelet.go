@@ -73,7 +73,7 @@ func New(cfg Config, log *slog.Logger) *Registration {
 	if cfg.Report == nil {
 		cfg.Report = func(Status) {}
 	}
-	return &Registration{cfg: cfg, log: log}
+	return &Registration{cfg: cfg, log: log.With("driver", cfg.Driver)}
 }
 
 func (r *Registration) String() string { return "registration of " + r.cfg.Driver }
@@ -110,7 +110,7 @@ func (r *Registration) Run(ctx context.Context) error {
 		if degraded {
 			pause = r.cfg.Slow
 		}
-		r.log.Warn("kubelet does not know the driver", "driver", r.cfg.Driver, "attempts", attempts, "next", pause, "error", err)
+		r.log.Warn("kubelet does not know the driver", "attempts", attempts, "next", pause, "error", err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -190,7 +190,7 @@ func (r *Registration) hold(ctx context.Context, helper *kubeletplugin.Helper, n
 			}
 			registered = true
 			late.Stop()
-			r.log.Info("kubelet knows the driver", "driver", r.cfg.Driver, "attempts", attempt)
+			r.log.Info("kubelet knows the driver", "attempts", attempt)
 			r.cfg.Report(Status{Registered: true, Attempts: attempt})
 			// The helper's first answer comes when the API server is there.
 			publishing.Go(func() { r.publishBy(ctx, helper) })
@@ -242,7 +242,7 @@ func (r *Registration) publishBy(ctx context.Context, helper *kubeletplugin.Help
 		return
 	}
 	if err := helper.PublishResources(ctx, *r.resources); err != nil && !errors.Is(err, context.Canceled) {
-		r.log.Warn("devices are not published", "driver", r.cfg.Driver, "error", err)
+		r.log.Warn("devices are not published", "error", err)
 	}
 }
 

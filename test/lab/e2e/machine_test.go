@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -30,6 +29,7 @@ const seedNode = "worker-node-1"
 type machineRig struct {
 	*rig
 	machine *lab.Node
+	links   []string // of the host, while no pod has any
 }
 
 // newMachineRig starts the machine in a cluster whose agents have the driver.
@@ -125,10 +125,8 @@ func (r *machineRig) home() {
 			return fmt.Errorf("allocations %v", t.Allocations)
 		}
 		vfs, links := r.vfs()
-		for i, vf := range vfs {
-			if strings.Contains(vf, "vlan") || !slices.Contains(links, fmt.Sprintf("%sv%d", lab.PF, i)) {
-				return fmt.Errorf("VF %d: %s; links %v", i, vf, links)
-			}
+		if slices.ContainsFunc(vfs, func(vf string) bool { return strings.Contains(vf, "vlan") }) || !slices.Equal(links, r.links) {
+			return fmt.Errorf("VFs %q; links %q, not %q", vfs, links, r.links)
 		}
 		return nil
 	})
@@ -138,14 +136,15 @@ func (r *machineRig) home() {
 	}
 }
 
-// vfs are the lines that tell what the PF says of its virtual functions, and the host's links.
+// vfs are the lines that tell what the PF says of its virtual functions, and the host's devices and
+// dummy links.
 func (r *machineRig) vfs() (vfs, links []string) {
 	for line := range strings.Lines(r.on("/usr/bin/ip link show dev " + lab.PF)) {
 		if line = strings.TrimSpace(line); strings.HasPrefix(line, "vf ") {
 			vfs = append(vfs, line)
 		}
 	}
-	return vfs, strings.Fields(r.on("ls /sys/class/net"))
+	return vfs, strings.Fields(r.on("ls -d /sys/class/net/*/device /sys/class/net/dummy* 2>/dev/null | cut -d/ -f5"))
 }
 
 // keepMachineLogs is keepLogs for the machine.
@@ -240,8 +239,9 @@ func TestMachine(t *testing.T) {
 	devices := []string{"0000-00-14-0", "0000-00-14-2", "0000-00-14-4", "0000-00-14-6"}
 	r.offers(1, devices...)
 	r.condition("Ready", "True")
+	_, r.links = r.vfs()
 	lab.Apply(t, objects+"---\n"+dummyClassManifest+template("fast", dummyClass, "{podIfName: fast0}")+template("other", dummyClass, "{podIfName: net1}")+
-		template("plain", sriovClass, "{}"), "--namespace="+r.ns)
+		template("plain", sriovClass, "{podIfName: plain0}"), "--namespace="+r.ns)
 
 	r.part("walk-through", func() { r.walkThrough(pod) })
 	r.part("packets", r.packets)
@@ -330,11 +330,8 @@ func (r *machineRig) packets() {
 	}
 	r.running("p0", "p1", "p2")
 	r.step("three pods run")
-	for i, link := range []string{"sriov0", "sriov0", ""} {
+	for i, link := range []string{"sriov0", "sriov0", "plain0"} {
 		pod := fmt.Sprint("p", i)
-		if link == "" { // the name that the host has for it
-			link = regexp.MustCompile(lab.PF + `v\d`).FindString(r.exec(pod, "ip", "link"))
-		}
 		r.exec(pod, "ip", "address", "add", fmt.Sprintf("10.77.0.%d/24", i+1), "dev", link)
 	}
 	ping := []string{"--namespace=" + r.ns, "exec", "p0", "--", "timeout", "20", "ping", "-c1", "-W5"}
