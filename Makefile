@@ -138,8 +138,12 @@ vm-test: ## run the tests that need real SR-IOV hardware, in an emulated machine
 vm-shell: ## a shell in that machine
 	@$(VM) shell
 
+.PHONY: test-install
+test-install: ## render the Helm chart and hold it against deploy/, check alerts and dashboard
+	cd test/install && $(GO) test $(MODE) ./...
+
 .PHONY: generate
-generate: ## rewrite what is generated: cmd/*/deps.txt, deploy/crd-cilium*, api/*/zz_*, docs/conf*.md
+generate: ## rewrite what is generated: cmd/*/deps.txt, deploy/crd-cilium*, deploy/helm/weft/{crds,files}, api/*/zz_*, docs/conf*.md
 	$(GO) run $(MODE) ./build/generate
 	$(GO) test $(MODE) ./test/conformance -run '^TestConformance$$' -update
 

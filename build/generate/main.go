@@ -8,6 +8,8 @@
 //	docs/vm-status.md        its tables of precedence, rules and warnings
 //	deploy/crd-cilium*.yaml  the definitions of the network driver's resources
 //	api/v2alpha1/zz_…        how their types are copied
+//	deploy/helm/weft/files   the manifests of deploy/ as the chart's templates read them, and in
+//	                         crds the definitions
 //
 // With -check it writes nothing and fails when a file is not what it would write.
 //
@@ -57,6 +59,9 @@ func run(ctx context.Context, check bool) error {
 			stale = append(stale, fmt.Errorf("%s is stale: run make generate", path))
 			continue
 		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return fmt.Errorf("write %s: %w", path, err)
+		}
 		if err := os.WriteFile(path, files[path], 0o644); err != nil {
 			return fmt.Errorf("write %s: %w", path, err)
 		}
@@ -87,6 +92,11 @@ func generated(ctx context.Context) (map[string][]byte, error) {
 		}
 		files[filepath.Join(dir, "deps.txt")] = deps
 	}
+	copies, err := chart(files)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(files, copies)
 	return files, nil
 }
 
