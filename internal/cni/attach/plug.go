@@ -4,11 +4,13 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/weftnet/weft/internal/cni/apply"
 	"github.com/weftnet/weft/internal/cni/devices"
@@ -90,6 +92,16 @@ func (h *hands) beginPlug(rec *journal.Record, s *record.Sandbox, d *apply.Diff)
 		body.Plan.Attachments = append(body.Plan.Attachments, a.Attachment)
 		body.Taken = append(body.Taken, a.Result)
 	}
+	for i := range s.Attachments {
+		if a := &s.Attachments[i]; a.Undone {
+			body.Former = append(body.Former, record.Former{Network: a.Network, IfName: a.IfName})
+		}
+	}
+	slices.SortFunc(body.Former, func(a, b record.Former) int {
+		return cmp.Or(strings.Compare(a.Network, b.Network), strings.Compare(a.IfName, b.IfName))
+	})
+	body.Former = slices.Compact(body.Former)
+	body.Former = body.Former[max(0, len(body.Former)-record.MaxFormer):]
 	raw, err := json.Marshal(body)
 	if err != nil {
 		return nil, stateFault(rec.Key(), err)

@@ -297,9 +297,14 @@ func refOf(s *observe.Sandbox) planner.PodRef {
 func (r *Reconciler) status(s *observe.Sandbox) (*report.Status, error) {
 	conf := &netconf.Conf{DeviceInfoDir: r.opts.DeviceInfoDir}
 	made := make([]wire.ReportAttachment, 0, len(s.Attachments))
+	var former []wire.ReportAttachment
+	for _, f := range s.Body.Former {
+		former = append(former, wire.ReportAttachment{Network: f.Network, IfName: f.IfName})
+	}
 	for i := range s.Attachments {
 		a := &s.Attachments[i]
 		if !a.Present(s.Body.Plugged) {
+			former = append(former, wire.ReportAttachment{Network: a.Network, IfName: a.IfName})
 			continue
 		}
 		info, err := devices.ReadInfo(conf, a.Attachment)
@@ -311,5 +316,5 @@ func (r *Reconciler) status(s *observe.Sandbox) (*report.Status, error) {
 			Result: a.Result, DeviceInfo: info,
 		})
 	}
-	return report.StatusOf(made)
+	return report.StatusOf(made, former...)
 }

@@ -55,9 +55,20 @@ type Body struct {
 	Plugged bool `json:"plugged,omitempty"`
 	// Half, of a Plugged body, are the attachments that were begun to be made or undone before,
 	// and not to the end: they are to be undone.
-	Half []int     `json:"half,omitempty"`
-	Plan plan.Plan `json:"plan"`
+	Half []int `json:"half,omitempty"`
+	// Former, of a Plugged body, are what the pod had in the past, for who reports what it has.
+	Former []Former  `json:"former,omitempty"`
+	Plan   plan.Plan `json:"plan"`
 }
+
+// Former is an attachment that was detached from a running pod.
+type Former struct {
+	Network string `json:"network"`
+	IfName  string `json:"ifName"`
+}
+
+// MaxFormer bounds the former attachments that a record names.
+const MaxFormer = 256
 
 // Attachment is one planned attachment and what has become of it.
 type Attachment struct {

@@ -57,7 +57,7 @@ type Options struct {
 	Hands   Hands
 	Records Records
 	// Knows says what the API knows of a pod of this node.
-	Knows      func(planner.PodRef) orphans.Knowledge
+	Knows func(planner.PodRef) orphans.Knowledge
 	// Asked is the networks annotation of a pod of this node that has not ended and is not
 	// about to; ok is false for any other.
 	Asked func(planner.PodRef) (annotation string, ok bool)

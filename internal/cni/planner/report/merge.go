@@ -22,14 +22,19 @@ type Status struct {
 	networks, interfaces map[string]bool
 }
 
-// StatusOf makes the status of the attachments that were made, in plan order. The error is
-// a *fault.Fault that names the network whose result cannot be read.
-func StatusOf(made []wire.ReportAttachment) (*Status, error) {
+// StatusOf makes the status of the attachments that were made, in plan order. Of former ones,
+// which were detached, there are no entries, and old ones are not taken for other writers'.
+// The error is a *fault.Fault that names the network whose result cannot be read.
+func StatusOf(made []wire.ReportAttachment, former ...wire.ReportAttachment) (*Status, error) {
 	own, err := entries(made)
 	if err != nil {
 		return nil, err
 	}
-	return statusOf(made, own), nil
+	s := statusOf(made, own)
+	for _, a := range former {
+		s.networks[a.Network], s.interfaces[a.IfName] = true, true
+	}
+	return s, nil
 }
 
 func statusOf(made []wire.ReportAttachment, own []netstatus.Entry) *Status {
