@@ -145,7 +145,12 @@ func TestChartAgentConfig(t *testing.T) {
 // TestInstallPrivileges: docs/install.md has every capability that any container is given.
 func TestInstallPrivileges(t *testing.T) {
 	page := string(read(t, "../docs/install.md"))
-	given := map[string]bool{"SYS_PTRACE": true} // of vmi/kustomization.yaml
+	given := map[string]bool{}
+	for _, name := range []string{"vmi/kustomization.yaml", "upkeep/kustomization.yaml"} {
+		for _, m := range regexp.MustCompile(`capabilities/add/-, value: ([A-Z_]+)`).FindAllSubmatch(read(t, name), -1) {
+			given[string(m[1])] = true
+		}
+	}
 	for _, name := range []string{"daemonset.yaml", "network-driver/daemonset.yaml"} {
 		for _, m := range regexp.MustCompile(`add: \[([A-Z_, ]+)\]`).FindAllSubmatch(read(t, name), -1) {
 			for c := range strings.SplitSeq(string(m[1]), ", ") {

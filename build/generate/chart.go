@@ -19,7 +19,7 @@ func chart(files map[string][]byte) (map[string][]byte, error) {
 	var paths []string
 	for _, pattern := range []string{
 		"*.yaml", "network-driver/*.yaml", "operator/*.yaml", "operator/pods/webhook.yaml",
-		"vmi/*.yaml", "vmi/publish/*.yaml", "monitoring/alerts.yaml", "monitoring/dashboard.json",
+		"vmi/*.yaml", "vmi/publish/*.yaml", "upkeep/*.yaml", "monitoring/alerts.yaml", "monitoring/dashboard.json",
 	} {
 		found, err := filepath.Glob(filepath.Join("deploy", pattern))
 		if err != nil {

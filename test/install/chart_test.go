@@ -19,6 +19,7 @@ func TestSameObjects(t *testing.T) {
 		driver  = "component:network-driver"
 		vmi     = "component:vmi"
 		publish = "component:vmi/publish"
+		upkeep  = "component:upkeep"
 		pods    = "component:operator/pods"
 	)
 	cases := map[string]struct {
@@ -33,9 +34,10 @@ func TestSameObjects(t *testing.T) {
 		},
 		"observed machines":  {set{"vmi.mode": "observe"}, []string{"", vmi}},
 		"published machines": {set{"vmi.mode": "publish"}, []string{"", vmi, publish}},
+		"upkeep":             {set{"upkeep.enabled": true}, []string{"", upkeep}},
 		"everything": {
-			set{"networkDriver.enabled": true, "vmi.mode": "publish", "operator.webhook.pods": true},
-			[]string{"", "operator", driver, vmi, publish, pods},
+			set{"networkDriver.enabled": true, "vmi.mode": "publish", "operator.webhook.pods": true, "upkeep.enabled": true},
+			[]string{"", "operator", driver, vmi, publish, pods, upkeep},
 		},
 	}
 	for name, c := range cases {

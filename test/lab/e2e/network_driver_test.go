@@ -19,18 +19,24 @@ import (
 	"github.com/weftnet/weft/test/lab/image"
 )
 
-// driverOverlay is what an administrator writes who wants the network driver.
-const driverOverlay = `apiVersion: kustomize.config.k8s.io/v1beta1
+// overlay is what an administrator writes who wants a component.
+const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [%[1]s]
-components: [%[1]s/network-driver]
+components: [%[1]s/%[2]s]
 `
 
-// withDriver installs deploy/ with deploy/network-driver, as they are shipped. At the test's end the
-// agents are again those of deploy/ alone.
+// withDriver installs deploy/ with deploy/network-driver.
 func (r *rig) withDriver() {
 	r.t.Helper()
 	lab.InstallCRDs(r.t)
+	r.with("network-driver")
+}
+
+// with installs deploy/ with a component, as they are shipped. At the test's end the agents are again
+// those of deploy/ alone.
+func (r *rig) with(component string) {
+	r.t.Helper()
 	wd, err := os.Getwd()
 	if err != nil {
 		r.t.Fatal(err)
@@ -40,7 +46,7 @@ func (r *rig) withDriver() {
 		r.t.Fatal(err)
 	}
 	own := filepath.Join(r.cp.Dir, "kustomization.yaml") // in a folder of its own there would be a step more
-	if err := os.WriteFile(own, fmt.Appendf(nil, driverOverlay, deploy), 0o600); err != nil {
+	if err := os.WriteFile(own, fmt.Appendf(nil, overlay, deploy, component), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() {
