@@ -144,9 +144,15 @@ func (n *NIC) WriteTable(w io.Writer) error {
 		driver += " " + n.DriverVersion
 	}
 	for _, line := range [][2]string{
-		{"kernel", n.Kernel}, {"interface", n.Interface}, {"PCI address", n.PCIAddress + " (" + n.Vendor + ":" + n.Device + ")"},
-		{"driver", driver}, {"switch mode", n.SwitchMode}, {"NUMA node", fmt.Sprint(n.NUMANode)}, {"PCIe root", n.PCIeRoot},
-		{"IOMMU", map[bool]string{true: "yes", false: "no: vfio-pci takes no virtual function"}[n.IOMMU]}, {"virtual functions", n.counts()},
+		{"kernel", n.Kernel},
+		{"interface", n.Interface},
+		{"PCI address", n.PCIAddress + " (" + n.Vendor + ":" + n.Device + ")"},
+		{"driver", driver},
+		{"switch mode", n.SwitchMode},
+		{"NUMA node", fmt.Sprint(n.NUMANode)},
+		{"PCIe root", n.PCIeRoot},
+		{"IOMMU", map[bool]string{true: "yes", false: "no: vfio-pci takes no virtual function"}[n.IOMMU]},
+		{"virtual functions", n.counts()},
 	} {
 		fmt.Fprintf(t, "%s:\t%s\n", line[0], line[1])
 	}

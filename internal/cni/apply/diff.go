@@ -51,11 +51,6 @@ func Attached(s *record.Sandbox) []plan.Attached {
 func Difference(s *record.Sandbox, p *plan.Plan) *Diff {
 	d := &Diff{}
 	kept := make([]bool, len(s.Attachments))
-	has := func(want *plan.Attachment) int {
-		return slices.IndexFunc(s.Attachments, func(a record.Attachment) bool {
-			return a.Done && !a.Undone && a.Selected && a.Network == want.Network && a.Asked == want.Asked && a.IfName == want.IfName
-		})
-	}
 	keep := func(i int) {
 		if kept[i] = true; s.Attachments[i].Pending() {
 			d.All = append(d.All, s.Attachments[i])
@@ -71,17 +66,13 @@ func Difference(s *record.Sandbox, p *plan.Plan) *Diff {
 		if !want.Selected {
 			continue
 		}
-		j := has(want)
-		if j < 0 {
-			d.Attach = append(d.Attach, len(d.All))
-			d.All = append(d.All, record.Attachment{Attachment: *want})
+		if j := has(s, want); j >= 0 {
+			d.compare(&s.Attachments[j].Attachment, want)
+			keep(j)
 			continue
 		}
-		if what := changed(&s.Attachments[j].Attachment, want); what != "" {
-			d.Changed = append(d.Changed, "network "+want.Network+", interface "+want.IfName+": "+what+
-				" of a running pod does not change: it stays as it is until the network is removed and asked for again")
-		}
-		keep(j)
+		d.Attach = append(d.Attach, len(d.All))
+		d.All = append(d.All, record.Attachment{Attachment: *want})
 	}
 	for i := range s.Attachments {
 		switch a := &s.Attachments[i]; {
@@ -94,6 +85,21 @@ func Difference(s *record.Sandbox, p *plan.Plan) *Diff {
 		}
 	}
 	return d
+}
+
+// has finds what is attached as it is wanted; -1: it is not.
+func has(s *record.Sandbox, want *plan.Attachment) int {
+	return slices.IndexFunc(s.Attachments, func(a record.Attachment) bool {
+		return a.Done && !a.Undone && a.Selected && a.Network == want.Network && a.Asked == want.Asked && a.IfName == want.IfName
+	})
+}
+
+// compare notes what is asked for otherwise of an attachment that stays.
+func (d *Diff) compare(had, want *plan.Attachment) {
+	if what := changed(had, want); what != "" {
+		d.Changed = append(d.Changed, "network "+want.Network+", interface "+want.IfName+": "+what+
+			" of a running pod does not change: it stays as it is until the network is removed and asked for again")
+	}
 }
 
 // changed names the first thing that is asked for otherwise than before, "" for none. What the

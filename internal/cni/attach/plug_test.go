@@ -5,6 +5,7 @@ package attach_test
 
 import (
 	"context"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -61,9 +62,7 @@ func newPlugged(t *testing.T, asked string, broken map[string]map[string]any) (*
 	for name, kind := range map[string]string{"neta": "pb", "netb": "pc", "netf": "netf"} {
 		conf := r.delegate(kind, "cniVersion", "1.0.0", "name", name, "result", result("1.0.0", "10.2.0.7/24"),
 			"capabilities", map[string]any{"mac": true})
-		for k, v := range broken[name] {
-			conf[k] = v
-		}
+		maps.Copy(conf, broken[name])
 		a.nads[name] = r.json(conf)
 	}
 	socket := filepath.Join(r.dir, "agent.sock")
@@ -108,15 +107,23 @@ func TestPlug(t *testing.T) {
 		"none any more":    {"neta,netb", "", []string{"pc DEL net2", "pb DEL net1"}, 0, 2, 0, []string{"pa DEL eth0"}},
 		"another":          {"neta", "netb", []string{"pb DEL net1", "pc ADD net1"}, 1, 1, 0, []string{"pc DEL net1", "pa DEL eth0"}},
 		"in another order": {"neta,netb", "netb,neta", []string{}, 0, 0, 0, []string{"pc DEL net2", "pb DEL net1", "pa DEL eth0"}},
-		"before the others": {"neta", "netb,neta", []string{"pc ADD net2"}, 1, 0, 0,
-			[]string{"pb DEL net1", "pc DEL net2", "pa DEL eth0"}},
+		"before the others": {
+			"neta", "netb,neta",
+			[]string{"pc ADD net2"},
+			1, 0, 0,
+			[]string{"pb DEL net1", "pc DEL net2", "pa DEL eth0"},
+		},
 		"a second time":          {"neta", "neta,neta", []string{"pb ADD net2"}, 1, 0, 0, []string{"pb DEL net2", "pb DEL net1", "pa DEL eth0"}},
 		"one of two":             {"neta,neta", "neta", []string{"pb DEL net2"}, 0, 1, 0, []string{"pb DEL net1", "pa DEL eth0"}},
 		"with a name now":        {"neta", "neta@foo", []string{"pb DEL net1", "pb ADD foo"}, 1, 1, 0, []string{"pb DEL foo", "pa DEL eth0"}},
 		"with the name it had":   {"neta", "neta@net1", []string{"pb DEL net1", "pb ADD net1"}, 1, 1, 0, []string{"pb DEL net1", "pa DEL eth0"}},
 		"another under its name": {"neta@foo", "netb@foo", []string{"pb DEL foo", "pc ADD foo"}, 1, 1, 0, []string{"pc DEL foo", "pa DEL eth0"}},
-		"another MAC": {`[{"name":"neta","mac":"02:00:00:00:00:11"}]`, `[{"name":"neta","mac":"02:00:00:00:00:12"}]`,
-			[]string{}, 0, 0, 1, []string{"pb DEL net1", "pa DEL eth0"}},
+		"another MAC": {
+			`[{"name":"neta","mac":"02:00:00:00:00:11"}]`, `[{"name":"neta","mac":"02:00:00:00:00:12"}]`,
+			[]string{},
+			0, 0, 1,
+			[]string{"pb DEL net1", "pa DEL eth0"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, a := newPlugged(t, tt.before, nil)

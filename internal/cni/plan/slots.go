@@ -85,11 +85,10 @@ func (p *planner) route() {
 	}
 }
 
-// assignDevices gives each slot with a resource name the next of the pod's devices, in
-// the order of the slots, and sees that no device goes to two of them.
-func (p *planner) assignDevices() {
-	pools := map[string][]string{}
-	wanted := map[string]int{}
+// pools gives the devices that slots can draw, by resource, and how many slots want one. What the pod's
+// attachments hold is not among them.
+func (p *planner) pools() (pools map[string][]string, wanted map[string]int) {
+	pools, wanted = map[string][]string{}, map[string]int{}
 	held := map[string]bool{}
 	for i := range p.slots {
 		if a := p.slots[i].attached; a != nil && a.DeviceID != "" {
@@ -97,16 +96,22 @@ func (p *planner) assignDevices() {
 		}
 	}
 	for i := range p.slots {
-		if p.slots[i].attached != nil {
+		name := p.slots[i].resource
+		if p.slots[i].attached != nil || name == "" {
 			continue
 		}
-		if name := p.slots[i].resource; name != "" {
-			if wanted[name]++; wanted[name] == 1 {
-				pools[name] = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(p.in.Devices[name]))),
-					func(id string) bool { return held[id] })
-			}
+		if wanted[name]++; wanted[name] == 1 {
+			pools[name] = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(p.in.Devices[name]))),
+				func(id string) bool { return held[id] })
 		}
 	}
+	return pools, wanted
+}
+
+// assignDevices gives each slot with a resource name the next of the pod's devices, in
+// the order of the slots, and sees that no device goes to two of them.
+func (p *planner) assignDevices() {
+	pools, wanted := p.pools()
 	given := map[string]string{}
 	next := map[string]int{}
 	for i := range p.slots {

@@ -77,28 +77,36 @@ func (k *Keeper) follow(ctx context.Context) {
 		if ctx.Err() != nil || !s.Finished || s.Undoing || s.Body.Host == "" {
 			continue
 		}
-		asked, ok := k.opts.Asked(refOf(s))
-		if !ok {
-			continue // it is not known yet, or ends
+		if asked, ok := k.opts.Asked(refOf(s)); ok { // otherwise it is not known yet, or ends
+			if p := k.due(n, s, asked); p != nil {
+				k.plug(ctx, s, p)
+			}
 		}
-		p := k.pods[n]
-		switch {
-		case p == nil:
-			p = &plugged{asked: asked}
-			k.pods[n] = p
-		case p.tries > 0 && p.asked == asked && time.Now().Before(p.until):
-			continue
-		}
-		if follows(s, asked) && p.asked == asked && p.tries == 0 {
-			continue
-		}
-		if p.asked != asked {
-			p.rest = rest{}
-		}
-		p.asked = asked
-		k.plug(ctx, s, p)
 	}
 	maps.DeleteFunc(k.pods, func(n name, _ *plugged) bool { return !there[n] && ctx.Err() == nil })
+}
+
+// due gives what is known of a pod for which an order is to be given now.
+func (k *Keeper) due(n name, s *observe.Sandbox, asked string) *plugged {
+	p := k.pods[n]
+	switch {
+	case p == nil:
+		p = &plugged{asked: asked}
+		k.pods[n] = p
+	case p.asked != asked:
+		p.rest = rest{}
+		p.asked = asked
+		return p
+	case p.tries > 0:
+		if time.Now().Before(p.until) {
+			return nil
+		}
+		return p
+	}
+	if follows(s, asked) {
+		return nil
+	}
+	return p
 }
 
 // newest gives the newest sandbox of each pod, of those of this boot.

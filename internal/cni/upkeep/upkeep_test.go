@@ -6,7 +6,6 @@ package upkeep_test
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -90,7 +89,7 @@ func done(apply.Order) (apply.Answer, error) { return apply.Answer{Outcome: appl
 func run(t *testing.T, n *node, d time.Duration, then func()) map[string]uint64 {
 	t.Helper()
 	n.begin = time.Now()
-	k := upkeep.New(upkeep.Options{Hands: n, Records: n, Knows: n.knows}, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	k := upkeep.New(upkeep.Options{Hands: n, Records: n, Knows: n.knows}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	var ended error
 	var wg sync.WaitGroup

@@ -89,9 +89,7 @@ func (p Place) Run(ctx context.Context, argv, env []string, stdin []byte) (stdou
 	cmd.Env, cmd.Stdin, cmd.WaitDelay = env, bytes.NewReader(stdin), waitDelay
 	var out, complaint bounded
 	cmd.Stdout, cmd.Stderr = &out, &complaint
-	started := make(chan error, 1)
-	go func() { started <- p.start(cmd) }()
-	if err := <-started; err != nil {
+	if err := p.start(cmd); err != nil {
 		return nil, nil, fmt.Errorf("run %s: %w", argv[0], err)
 	}
 	if err := cmd.Wait(); err != nil {
@@ -100,16 +98,34 @@ func (p Place) Run(ctx context.Context, argv, env []string, stdin []byte) (stdou
 	return out.b.Bytes(), complaint.b.Bytes(), nil
 }
 
-// start starts a program from a thread that has entered the place. The thread is not given
-// back: it ends with the goroutine.
+// start starts a program from a thread that has entered the place.
 func (p Place) start(cmd *exec.Cmd) error {
-	if !p.Here() {
-		runtime.LockOSThread()
+	if p.Here() {
+		return cmd.Start()
+	}
+	return onThread(func() error {
 		if err := p.enter(); err != nil {
 			return fmt.Errorf("enter the namespaces of process %d: %w", p.pid, err)
 		}
-	}
-	return cmd.Start()
+		return cmd.Start()
+	})
+}
+
+// onThread runs f on a thread that nothing else will use: it is not given back, and ends with its
+// goroutine. It is never the first one, which would not end, and whose namespaces are what /proc says of
+// the process.
+func onThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			done <- onThread(f)
+			runtime.UnlockOSThread()
+			return
+		}
+		done <- f()
+	}()
+	return <-done
 }
 
 func (p Place) enter() error {

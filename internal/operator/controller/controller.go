@@ -87,12 +87,12 @@ func (c *Controller) Start(ctx context.Context) error {
 		c.cfg.Log.InfoContext(ctx, "follow nodes", "kind", kind.String())
 		err := c.follow(ctx, kind)
 		if ctx.Err() != nil {
-			return nil
+			break
 		}
 		c.say(err)
 		c.cfg.Log.WarnContext(ctx, "begin anew", "reason", err)
-		if !errors.Is(err, errOther) && sleep(ctx, min(c.cfg.Look, 5*time.Second)) != nil {
-			return nil
+		if !errors.Is(err, errOther) {
+			_ = sleep(ctx, min(c.cfg.Look, 5*time.Second)) // its error is ctx's
 		}
 	}
 	return nil
