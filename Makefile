@@ -112,12 +112,22 @@ E2E := -count=1 -v -timeout 60m
 e2e-api: ## run the tests that need a real API server (K8S_VERSION=1.34: of another Kubernetes)
 	cd $(LAB) && $(GO) test $(MODE) $(E2E) ./api/...
 
+# What takes too long for every change is e2e-full's.
+LONG := TestDelegateLimit|TestOrphan
+
 .PHONY: e2e
-e2e: ## run the scenarios with real pods on real nodes (NODES=1)
-	cd $(LAB) && $(GO) test $(MODE) $(E2E) ./e2e/...
+e2e: e2e-node e2e-machine ## run the scenarios with real pods on real nodes (NODES=1)
+
+.PHONY: e2e-node
+e2e-node: ## those on a node of this machine
+	cd $(LAB) && $(GO) test $(MODE) $(E2E) -skip '^(TestMachine|$(LONG))$$' ./e2e/...
+
+.PHONY: e2e-machine
+e2e-machine: ## those on a node that is an emulated machine with an SR-IOV card
+	cd $(LAB) && $(GO) test $(MODE) $(E2E) -run '^TestMachine$$' ./e2e/...
 
 .PHONY: e2e-full
-e2e-full: ## e2e, and what takes too long for every change: faults on the machine with an SR-IOV card
+e2e-full: ## all of them, and the faults that take long
 	cd $(LAB) && WEFT_E2E_FULL=1 $(GO) test $(MODE) $(E2E) ./e2e/...
 
 .PHONY: e2e-vmi
