@@ -90,7 +90,7 @@ type rig struct {
 
 func newRig(tb testing.TB, n int) *rig {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "weft") // a socket's path is short
+	dir, err := os.MkdirTemp("", "weft") //nolint:usetesting // a socket's path is short
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -138,7 +138,9 @@ func (g *rig) start(tb testing.TB, publish bool) (r *Reporter, stop func()) {
 	tb.Helper()
 	r, err := New(Config{
 		Node: "here", Conn: &rest.Config{Host: g.api.URL(), QPS: -1}, Publish: publish, Cache: podcache.New(tb.TempDir()),
-		Pods:  func(uid string) (Pod, bool) { return Pod{Namespace: "ns", Name: "virt-launcher-" + uid, UID: uid}, true },
+		Pods: func(uid string) (Pod, bool) {
+			return Pod{Namespace: "ns", Name: "virt-launcher-" + uid, UID: uid}, true
+		},
 		Times: source.Times{Limit: 5 * time.Minute}, // the machine may be busy
 		Log:   slog.New(slog.DiscardHandler),
 	})

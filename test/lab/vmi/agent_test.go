@@ -200,6 +200,7 @@ func agentKubeconfig(t *testing.T, dir, mode string) string {
 
 // get is what the agent says of the machine.
 func (a agent) get(t *testing.T) func() (machine, error) {
+	t.Helper()
 	return func() (machine, error) {
 		all, err := getVMIs(t, "--socket", a.socket)
 		if err != nil {
@@ -240,6 +241,7 @@ func (a agent) metric(t *testing.T, want string) string {
 
 // status is what stands in the object.
 func status(t *testing.T, namespace string) func() (machine, error) {
+	t.Helper()
 	return func() (machine, error) {
 		var m machine
 		out, err := lab.Cluster(t).Kubectl(t.Context(), "", "get", "vmi", "-n", namespace, name, "-o", "jsonpath={.status}")
