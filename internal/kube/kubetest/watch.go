@@ -183,7 +183,7 @@ func (w *watcher) event(c change) (string, map[string]any) {
 }
 
 func kind(resource string) string {
-	for _, k := range []string{"NetworkAttachmentDefinition", "Pod", "Event", "ResourceClaim", "ResourceSlice", "Node", "CiliumNetworkDriverNodeConfig", "CiliumNetworkDriverClusterConfig"} {
+	for _, k := range []string{"NetworkAttachmentDefinition", "Pod", "Event", "ResourceClaim", "ResourceSlice", "Node", "CiliumNetworkDriverNodeConfig", "CiliumNetworkDriverClusterConfig", "VirtualMachineInstance"} {
 		if resource == plural(k) {
 			return k
 		}
@@ -199,6 +199,8 @@ func apiVersion(resource string) string {
 		return "resource.k8s.io/v1"
 	case strings.HasPrefix(resource, "ciliumnetworkdriver"):
 		return "cilium.io/v2alpha1"
+	case strings.HasPrefix(resource, "virtualmachine"):
+		return "kubevirt.io/v1"
 	}
 	return "v1"
 }

@@ -57,7 +57,7 @@ func (r *Reporter) Record(ctx context.Context, namespace, name string) (json.Raw
 func (r *Reporter) recordDomain(ctx context.Context, vmi *v1.VirtualMachineInstance, pod Pod, b *bundle.Bundle) (err error) {
 	var c *source.Conn
 	for _, uri := range uris() {
-		conn, dialErr := source.Launcher{Processes: r.processes, Pod: pod.UID}.Dial(ctx)
+		conn, dialErr := r.dial(pod.UID)(ctx)
 		if dialErr != nil {
 			return dialErr
 		}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -24,11 +25,11 @@ import (
 
 // Reporter reports the machines of a node.
 type Reporter struct {
-	cfg       Config
-	client    rest.Interface
-	params    runtime.ParameterCodec
-	processes *source.Processes
-	queue     workqueue.TypedRateLimitingInterface[string]
+	cfg    Config
+	client rest.Interface
+	params runtime.ParameterCodec
+	dial   func(pod string) func(context.Context) (net.Conn, error) // to the libvirt of a pod, by its UID
+	queue  workqueue.TypedRateLimitingInterface[string]
 
 	mu       sync.Mutex
 	store    cache.Store // nil before anything was listed
@@ -53,8 +54,12 @@ func New(cfg Config) (*Reporter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client for virtual machines: %w", err)
 	}
+	processes := source.NewProcesses(cfg.Proc)
 	return &Reporter{
-		cfg: cfg, client: client, params: runtime.NewParameterCodec(scheme), processes: source.NewProcesses(cfg.Proc),
+		cfg: cfg, client: client, params: runtime.NewParameterCodec(scheme),
+		dial: func(pod string) func(context.Context) (net.Conn, error) {
+			return source.Launcher{Processes: processes, Pod: pod}.Dial
+		},
 		queue:    workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Second, 5*time.Minute)),
 		machines: map[string]*watched{}, byPod: map[string]string{},
 	}, nil
@@ -199,7 +204,7 @@ func (r *Reporter) watch(ctx context.Context, key string, vmi *v1.VirtualMachine
 	ctx, cancel := context.WithCancel(ctx)
 	n := &watched{uid: string(vmi.UID), pod: pod.UID, stop: cancel}
 	n.watcher = source.NewWatcher(source.Config{
-		Dial: source.Launcher{Processes: r.processes, Pod: pod.UID}.Dial, URIs: uris(), Domain: domainOf(vmi),
+		Dial: r.dial(pod.UID), URIs: uris(), Domain: domainOf(vmi),
 		Changed: func(s source.Snapshot) {
 			r.mu.Lock()
 			n.snapshot = s

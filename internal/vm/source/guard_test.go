@@ -14,25 +14,26 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weftnet/weft/internal/vm/libvirttest"
 	"github.com/weftnet/weft/vmistatus"
 )
 
 func TestShape(t *testing.T) {
-	huge := u32(nil, 0xffffffff)
+	huge := libvirttest.U32(nil, 0xffffffff)
 	for name, c := range map[string]struct {
 		shape shape
 		data  []byte
 		fits  bool
 	}{
-		"word":                 {"i", u32(nil, 5), true},
+		"word":                 {"i", libvirttest.U32(nil, 5), true},
 		"short word":           {"i", []byte{1, 2, 3}, false},
-		"string":               {"s", str(nil, "abcde"), true},
-		"string without end":   {"s", u32(nil, 5), false},
+		"string":               {"s", libvirttest.Str(nil, "abcde"), true},
+		"string without end":   {"s", libvirttest.U32(nil, 5), false},
 		"string of any length": {"s", huge, false},
-		"list":                 {"[i]", u32(u32(u32(nil, 2), 1), 2), true},
+		"list":                 {"[i]", libvirttest.U32(libvirttest.U32(libvirttest.U32(nil, 2), 1), 2), true},
 		"list of any length":   {"[[s]]", append(huge, huge...), false},
-		"list in a list":       {"[s[s][isi]]", append(str(u32(nil, 1), "lo"), make([]byte, 8)...), true},
-		"more":                 {"i", u32(u32(nil, 1), 2), false},
+		"list in a list":       {"[s[s][isi]]", append(libvirttest.Str(libvirttest.U32(nil, 1), "lo"), make([]byte, 8)...), true},
+		"more":                 {"i", libvirttest.U32(libvirttest.U32(nil, 1), 2), false},
 		"nothing":              {"", nil, true},
 	} {
 		if err := c.shape.fits(c.data); (err == nil) != c.fits {
@@ -47,19 +48,19 @@ func TestGuard(t *testing.T) {
 		sent []byte
 		want string // of the reason; "" = the packet is handed on
 	}{
-		"answer":                 {packet(programRemote, 212, typeReply, 1, 0, u32(u32(nil, 1), 0)), ""},
-		"error":                  {packet(programRemote, 212, typeReply, 1, statusError, failure(42, "no domain")), ""},
-		"error without text":     {packet(programRemote, 212, typeReply, 1, statusError, make([]byte, 8)), "cannot be read"},
-		"shorter than a header":  {u32(nil, 4), "a packet of 4 bytes"},
-		"too long":               {u32(nil, maxPacket+1), "a packet of 4194305 bytes"},
-		"counts beyond the end":  {packet(programRemote, 353, typeReply, 1, 0, u32(nil, 0x7fffffff)), "counts"},
-		"what nobody asked":      {packet(programRemote, 999, typeReply, 1, 0, nil), "nobody asked"},
-		"another program":        {packet(7, 1, typeReply, 1, 0, nil), "nobody asked"},
-		"a call":                 {packet(programRemote, 1, 0, 1, 0, nil), "not asked for"},
-		"a stream":               {packet(programRemote, 14, typeReply, 1, 2, nil), "status 2"},
-		"the same answer again":  {packet(programRemote, 212, typeReply, 0, 0, u32(u32(nil, 1), 0)), "not asked for"},
-		"an answer too early":    {packet(programRemote, 212, typeReply, 2, 0, u32(u32(nil, 1), 0)), "not asked for"},
-		"event, then the answer": {append(packet(programRemote, 318, typeMessage, 0, 0, make([]byte, 40)), packet(programRemote, 316, typeReply, 1, 0, u32(nil, 1))...), ""},
+		"answer":                 {libvirttest.Packet(programRemote, 212, typeReply, 1, 0, libvirttest.U32(libvirttest.U32(nil, 1), 0)), ""},
+		"error":                  {libvirttest.Packet(programRemote, 212, typeReply, 1, statusError, libvirttest.Failure(42, "no domain")), ""},
+		"error without text":     {libvirttest.Packet(programRemote, 212, typeReply, 1, statusError, make([]byte, 8)), "cannot be read"},
+		"shorter than a header":  {libvirttest.U32(nil, 4), "a packet of 4 bytes"},
+		"too long":               {libvirttest.U32(nil, maxPacket+1), "a packet of 4194305 bytes"},
+		"counts beyond the end":  {libvirttest.Packet(programRemote, 353, typeReply, 1, 0, libvirttest.U32(nil, 0x7fffffff)), "counts"},
+		"what nobody asked":      {libvirttest.Packet(programRemote, 999, typeReply, 1, 0, nil), "nobody asked"},
+		"another program":        {libvirttest.Packet(7, 1, typeReply, 1, 0, nil), "nobody asked"},
+		"a call":                 {libvirttest.Packet(programRemote, 1, 0, 1, 0, nil), "not asked for"},
+		"a stream":               {libvirttest.Packet(programRemote, 14, typeReply, 1, 2, nil), "status 2"},
+		"the same answer again":  {libvirttest.Packet(programRemote, 212, typeReply, 0, 0, libvirttest.U32(libvirttest.U32(nil, 1), 0)), "not asked for"},
+		"an answer too early":    {libvirttest.Packet(programRemote, 212, typeReply, 2, 0, libvirttest.U32(libvirttest.U32(nil, 1), 0)), "not asked for"},
+		"event, then the answer": {append(libvirttest.Packet(programRemote, 318, typeMessage, 0, 0, make([]byte, 40)), libvirttest.Packet(programRemote, 316, typeReply, 1, 0, libvirttest.U32(nil, 1))...), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			here, there := net.Pipe()
@@ -91,9 +92,9 @@ func TestGuard(t *testing.T) {
 
 // Whatever the other side sends, a read is an answer or an error, soon.
 func FuzzConn(f *testing.F) {
-	f.Add(packet(programRemote, 66, typeReply, 1, 0, u32(nil, 0)))
-	f.Add(packet(programRemote, 66, typeReply, 1, statusError, failure(1, "x")))
-	f.Add(append(packet(programRemote, 66, typeReply, 1, 0, u32(nil, 0)), packet(programRemote, 1, typeReply, 2, 0, nil)...))
+	f.Add(libvirttest.Packet(programRemote, 66, typeReply, 1, 0, libvirttest.U32(nil, 0)))
+	f.Add(libvirttest.Packet(programRemote, 66, typeReply, 1, statusError, libvirttest.Failure(1, "x")))
+	f.Add(append(libvirttest.Packet(programRemote, 66, typeReply, 1, 0, libvirttest.U32(nil, 0)), libvirttest.Packet(programRemote, 1, typeReply, 2, 0, nil)...))
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		here, there := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, there) }()
@@ -115,8 +116,8 @@ func FuzzConn(f *testing.F) {
 }
 
 func TestRead(t *testing.T) {
-	f := newFake()
-	c, err := Dial(t.Context(), f.dial(), "qemu:///system", nil)
+	f := libvirttest.New("ns_vm")
+	c, err := Dial(t.Context(), f.Dial(), "qemu:///system", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,23 +138,23 @@ func TestRead(t *testing.T) {
 		t.Errorf("%+v %s", s, d)
 	}
 	// What cannot be read is said, and what was known is kept.
-	f.set(func() { f.xml = "<domain>" })
+	f.Set(func() { f.XML = "<domain>" })
 	broken, err := c.Read(t.Context(), d, s, time.Unix(2, 0))
 	if err != nil || broken.Domain.Err == nil || len(broken.Domain.Guest) != 1 {
 		t.Errorf("%+v, %v: want the XML's fault beside the guest's data", broken, err)
 	}
-	f.set(func() {
-		f.xml = domainXML("connected")
-		f.guest = func() ([]byte, uint32) { return failure(86, "agent not responding"), statusError }
+	f.Set(func() {
+		f.XML = libvirttest.XML("ns_vm", "connected")
+		f.Guest = func() ([]byte, uint32) { return libvirttest.Failure(86, "agent not responding"), statusError }
 	})
 	mute, err := c.Read(t.Context(), d, s, time.Unix(3, 0))
 	if err != nil || mute.Domain.GuestErr == nil || mute.Domain.Agent != vmistatus.AgentSilent || len(mute.Domain.Guest) != 1 || !mute.GuestAt.Equal(time.Unix(1, 0)) {
 		t.Errorf("%+v, %v: want the agent's fault beside its last answer", mute, err)
 	}
-	f.set(func() { f.state = 3 })
-	before := f.asked
+	f.Set(func() { f.State = 3 })
+	before := f.Asked
 	paused, err := c.Read(t.Context(), d, s, time.Unix(4, 0))
-	if err != nil || paused.State != Paused || paused.Domain.Agent != vmistatus.AgentSilent || f.asked != before {
+	if err != nil || paused.State != Paused || paused.Domain.Agent != vmistatus.AgentSilent || f.Asked != before {
 		t.Errorf("%+v, %v: want the last answer, marked, and no question to who cannot answer", paused, err)
 	}
 }

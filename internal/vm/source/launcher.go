@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoLauncher: no process of the pod has libvirt's socket (yet).
+// ErrNoLauncher says that no process of the pod has libvirt's socket (yet).
 var ErrNoLauncher = errors.New("no process of the pod has libvirt's socket") //nolint:gochecknoglobals // a sentinel
 
 // sockets are where libvirt listens in a pod: the daemon of one driver, and the one of all.

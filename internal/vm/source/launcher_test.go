@@ -37,7 +37,7 @@ func TestPodOf(t *testing.T) {
 // of another pod.
 func proc(t *testing.T, of string) (dir, root string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "weft") // a socket's path is short
+	dir, err := os.MkdirTemp("", "weft") //nolint:usetesting // a socket's path is short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,35 +71,46 @@ func TestLauncher(t *testing.T) {
 		make func(t *testing.T, dir, root string)
 		want string // of the error; "" = it connects
 	}{
-		"there": {podUID, func(t *testing.T, _, root string) { listen(t, root+"/run/libvirt/virtqemud-sock") }, ""},
+		"there": {podUID, func(t *testing.T, _, root string) {
+			t.Helper()
+			listen(t, root+"/run/libvirt/virtqemud-sock")
+		}, ""},
 		"by the other name, over a link of the image": {podUID, func(t *testing.T, _, root string) {
+			t.Helper()
 			must(t, os.MkdirAll(root+"/var", 0o755), os.Remove(root+"/run/libvirt"), os.Remove(root+"/run"),
 				os.MkdirAll(root+"/data/libvirt", 0o755), os.Symlink("/data", root+"/var/run"))
 			listen(t, root+"/data/libvirt/libvirt-sock")
 		}, ""},
 		"nothing": {podUID, func(*testing.T, string, string) {}, "no process of the pod"},
 		"a link that leads out": {podUID, func(t *testing.T, dir, root string) {
+			t.Helper()
 			listen(t, dir+"/host.sock")
 			must(t, os.Symlink(dir+"/host.sock", root+"/run/libvirt/virtqemud-sock"))
 		}, "no process of the pod"},
 		"a link that climbs out": {podUID, func(t *testing.T, dir, root string) {
+			t.Helper()
 			listen(t, dir+"/host.sock")
 			must(t, os.Symlink("../../../../../host.sock", root+"/run/libvirt/virtqemud-sock"))
 		}, "no process of the pod"},
 		"a directory that leads out": {podUID, func(t *testing.T, dir, root string) {
+			t.Helper()
 			must(t, os.Mkdir(dir+"/libvirt", 0o755), os.Remove(root+"/run/libvirt"), os.Symlink(dir+"/libvirt", root+"/run/libvirt"))
 			listen(t, dir+"/libvirt/virtqemud-sock")
 		}, "no process of the pod"},
 		"a magic link": {podUID, func(t *testing.T, _, root string) {
+			t.Helper()
 			must(t, os.Symlink("/proc/self/fd/0", root+"/run/libvirt/virtqemud-sock"))
 		}, "no process of the pod"},
 		"no socket": {podUID, func(t *testing.T, _, root string) {
+			t.Helper()
 			must(t, os.WriteFile(root+"/run/libvirt/virtqemud-sock", nil, 0o644))
 		}, "it is no socket"},
 		"another pod listens": {"aaaaaaaa-1111-2222-3333-444455556666", func(t *testing.T, _, root string) {
+			t.Helper()
 			listen(t, root+"/run/libvirt/virtqemud-sock")
 		}, "none of the pod"},
 		"a loop": {podUID, func(t *testing.T, _, root string) {
+			t.Helper()
 			must(t, os.Symlink("virtqemud-sock", root+"/run/libvirt/virtqemud-sock"))
 		}, "symbolic links"},
 	} {

@@ -117,7 +117,7 @@ func (s Snapshot) hasAddress() bool {
 	return false
 }
 
-// ErrNoDomain: libvirt runs no machine of that name (yet).
+// ErrNoDomain says that libvirt runs no machine of that name (yet).
 var ErrNoDomain = errors.New("libvirt runs no such machine") //nolint:gochecknoglobals // a sentinel
 
 // Find finds a running machine by its name.

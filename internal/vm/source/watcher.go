@@ -85,7 +85,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		begun := time.Now()
 		err := w.follow(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // that it was told to end is no fault
 		}
 		w.note(ctx, err)
 		w.publish(w.now.aged(err))

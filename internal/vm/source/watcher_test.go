@@ -13,23 +13,23 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weftnet/weft/internal/vm/libvirttest"
 	"github.com/weftnet/weft/vmistatus"
 )
 
 // seen runs a watcher on a fake, in a bubble; look gives what is known.
-func watching(t *testing.T, f *fake) (look func() Snapshot) {
+func watching(t *testing.T, f *libvirttest.Fake) (look func() Snapshot) {
 	t.Helper()
 	var mu sync.Mutex
 	var last Snapshot
 	w := NewWatcher(Config{
 		Dial: func(context.Context) (net.Conn, error) {
-			f.mu.Lock()
-			silent := f.silent && f.state == 0
-			f.mu.Unlock()
+			silent := false
+			f.Set(func() { silent = f.Silent && f.State == 0 })
 			if silent {
 				return nil, errors.New("nobody listens")
 			}
-			return f.dial(), nil
+			return f.Dial(), nil
 		},
 		URIs: []string{"qemu:///session"}, Domain: "ns_vm", Log: slog.New(slog.DiscardHandler),
 		Changed: func(s Snapshot) {
@@ -47,7 +47,7 @@ func watching(t *testing.T, f *fake) (look func() Snapshot) {
 	t.Cleanup(func() {
 		cancel()
 		<-done
-		f.drop()
+		f.Drop()
 		synctest.Wait()
 	})
 	return func() Snapshot {
@@ -61,33 +61,33 @@ func watching(t *testing.T, f *fake) (look func() Snapshot) {
 // A guest is asked often while it has no address, and seldom once it has one.
 func TestPolling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.addresses("127.0.0.1", "fe80::1")
+		f := libvirttest.New("ns_vm")
+		f.Addresses("127.0.0.1", "fe80::1")
 		look := watching(t, f)
 		look()
 		<-time.After(time.Minute)
 		look()
-		if f.asked < 12 {
-			t.Errorf("a guest without address is asked %d times a minute", f.asked)
+		if f.Asked < 12 {
+			t.Errorf("a guest without address is asked %d times a minute", f.Asked)
 		}
-		f.set(func() { f.addresses("10.0.0.5") })
+		f.Set(func() { f.Addresses("10.0.0.5") })
 		<-time.After(usualFast)
 		if s := look(); !s.hasAddress() {
 			t.Errorf("%+v: the address is not seen", s)
 		}
-		before := f.asked
+		before := f.Asked
 		<-time.After(10 * usualSlow)
 		look()
-		if n := f.asked - before; n < 9 || n > 11 {
+		if n := f.Asked - before; n < 9 || n > 11 {
 			t.Errorf("a guest with an address is asked %d times in ten of the slow intervals", n)
 		}
-		before = f.asked
+		before = f.Asked
 		for range 100 { // a storm is one look
-			f.happens()
+			f.Happens()
 		}
 		<-time.After(2 * settle)
 		look()
-		if n := f.asked - before; n < 1 || n > 3 {
+		if n := f.Asked - before; n < 1 || n > 3 {
 			t.Errorf("a hundred events have the guest asked %d times", n)
 		}
 	})
@@ -95,14 +95,14 @@ func TestPolling(t *testing.T) {
 
 func TestAges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := libvirttest.New("ns_vm")
 		look := watching(t, f)
 		if s := look(); s.Domain == nil || s.Domain.Agent != vmistatus.AgentConnected {
 			t.Fatalf("%+v, want an agent", s)
 		}
 		// The agent goes: its data is old, then dropped.
-		f.set(func() { f.xml = domainXML("disconnected") })
-		f.happens()
+		f.Set(func() { f.XML = libvirttest.XML("ns_vm", "disconnected") })
+		f.Happens()
 		<-time.After(2 * settle)
 		if s := look(); s.Domain.Agent != vmistatus.AgentSilent {
 			t.Errorf("agent just gone: %v", s.Domain.Agent)
@@ -112,25 +112,25 @@ func TestAges(t *testing.T) {
 			t.Errorf("agent gone for long: %v", s.Domain.Agent)
 		}
 		// It comes back.
-		f.set(func() { f.xml = domainXML("connected") })
-		f.happens()
+		f.Set(func() { f.XML = libvirttest.XML("ns_vm", "connected") })
+		f.Happens()
 		<-time.After(2 * settle)
 		if s := look(); s.Domain.Agent != vmistatus.AgentConnected {
 			t.Errorf("agent back: %v", s.Domain.Agent)
 		}
 		// A machine that is paused keeps what it said, however long.
-		f.set(func() { f.state = 3 })
-		f.happens()
+		f.Set(func() { f.State = 3 })
+		f.Happens()
 		<-time.After(time.Hour)
 		if s := look(); s.State != Paused || s.Domain.Agent != vmistatus.AgentSilent {
 			t.Errorf("paused: %v %v", s.State, s.Domain.Agent)
 		}
-		f.set(func() { f.state = 1 })
-		f.happens()
+		f.Set(func() { f.State = 1 })
+		f.Happens()
 		<-time.After(2 * settle)
 		// Libvirt goes.
-		f.set(func() { f.silent, f.state = true, 0 })
-		f.drop()
+		f.Set(func() { f.Silent, f.State = true, 0 })
+		f.Drop()
 		if s := look(); s.Err == nil || s.Domain.Err == nil || s.Domain.Agent != vmistatus.AgentSilent || len(s.Domain.Guest) != 1 {
 			t.Errorf("libvirt just gone: %+v", s)
 		}
@@ -138,7 +138,7 @@ func TestAges(t *testing.T) {
 		if s := look(); s.Domain.Agent != vmistatus.AgentDisconnected {
 			t.Errorf("libvirt gone for long: %v", s.Domain.Agent)
 		}
-		f.set(func() { f.silent, f.state = false, 1 })
+		f.Set(func() { f.Silent, f.State = false, 1 })
 		<-time.After(lastRetry)
 		if s := look(); s.Err != nil || s.Domain.Err != nil || s.Domain.Agent != vmistatus.AgentConnected {
 			t.Errorf("libvirt back: %+v", s)
@@ -149,17 +149,17 @@ func TestAges(t *testing.T) {
 // A libvirt that takes a question and never answers costs the time limit, and no goroutine stays.
 func TestStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := libvirttest.New("ns_vm")
 		look := watching(t, f)
 		look()
-		f.set(func() { f.silent = true })
-		f.happens()
+		f.Set(func() { f.Silent = true })
+		f.Happens()
 		<-time.After(settle + usualLimit + time.Second)
 		s := look()
 		if s.Err == nil || len(s.Domain.Guest) != 1 {
 			t.Errorf("%+v, want the fault beside the last answer", s)
 		}
-		f.set(func() { f.silent = false })
+		f.Set(func() { f.Silent = false })
 		<-time.After(usualLimit + lastRetry)
 		if s := look(); s.Err != nil {
 			t.Errorf("%v, want it to be asked again", s.Err)

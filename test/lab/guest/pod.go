@@ -56,7 +56,7 @@ func StartPod(ctx context.Context, root, boot, uid string, log *os.File) (_ *Pod
 		return nil, errors.Join(err, os.Remove(cgroup))
 	}
 	p := &Pod{UID: uid, box: b, log: log, cgroup: cgroup}
-	defer func() {
+	defer func() { //nolint:contextcheck // what is cleaned up is so when ctx has ended, too
 		if err != nil {
 			err = errors.Join(err, p.Close())
 		}

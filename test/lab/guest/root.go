@@ -107,6 +107,11 @@ func unpack(ctx context.Context, debs []string, root string) error {
 			return fmt.Errorf("unpack %s: %w\n%s", deb, err, out)
 		}
 	}
+	return configure(root)
+}
+
+// configure makes of unpacked packages what a pod needs.
+func configure(root string) error {
 	if err := os.RemoveAll(filepath.Join(root, "var/run")); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -120,14 +121,19 @@ vmi: {mode: %s, podCacheDir: %[3]s/cache, pollInterval: 1s}
 	}
 	cmd := exec.Command(lab.Program(t, "weft-agent"), "--config", filepath.Join(dir, "agent.yaml"))
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	ended, err := run(cmd)
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("agent ended: %v", err)
+		select {
+		case err := <-ended:
+			t.Errorf("the agent ended by itself: %v", err)
+		default:
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			if err := <-ended; err != nil {
+				t.Errorf("agent ended: %v", err)
+			}
 		}
 		if text, _ := os.ReadFile(log.Name()); t.Failed() {
 			t.Logf("agent says:\n%s", text)
@@ -135,6 +141,23 @@ vmi: {mode: %s, podCacheDir: %[3]s/cache, pollInterval: 1s}
 		log.Close()
 	})
 	return a
+}
+
+// run starts a program that ends with this process, and waits for it. The kernel ends it with the
+// thread that started it, and threads that entered a pod end: it has one for itself.
+func run(cmd *exec.Cmd) (ended <-chan error, err error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started, result := make(chan error), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() //nolint:forbidigo // the lab is not linked with internal/host
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			result <- cmd.Wait()
+		}
+	}()
+	return result, <-started
 }
 
 func freePort(t *testing.T) string {
@@ -177,6 +200,7 @@ func agentKubeconfig(t *testing.T, dir, mode string) string {
 
 // get is what the agent says of the machine.
 func (a agent) get(t *testing.T) func() (machine, error) {
+	t.Helper()
 	return func() (machine, error) {
 		all, err := getVMIs(t, "--socket", a.socket)
 		if err != nil {
@@ -217,6 +241,7 @@ func (a agent) metric(t *testing.T, want string) string {
 
 // status is what stands in the object.
 func status(t *testing.T, namespace string) func() (machine, error) {
+	t.Helper()
 	return func() (machine, error) {
 		var m machine
 		out, err := lab.Cluster(t).Kubectl(t.Context(), "", "get", "vmi", "-n", namespace, name, "-o", "jsonpath={.status}")

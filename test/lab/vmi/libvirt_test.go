@@ -11,16 +11,15 @@ import (
 	"github.com/weftnet/weft/test/lab/guest"
 )
 
-// A machine of plain libvirt, without Kubernetes.
-func TestLibvirt(t *testing.T) {
-	p := launcher(t, "11111111-2222-3333-4444-000000000001")
-	g := start(t, p, "plain", guest.NIC{Name: "default", MAC: "02:00:00:00:00:01"}, guest.NIC{Name: "red", MAC: "02:00:00:00:00:02"})
+// plainLibvirt: what is shown of a libvirt's machine without Kubernetes.
+func plainLibvirt(t *testing.T, p *guest.Pod, g *guest.Guest) {
+	t.Helper()
 	do(t, g, "ip -6 addr flush scope link")
 	all, err := getVMIs(t, "--libvirt", "qemu+unix:///system?socket="+p.Path("run/libvirt/libvirt-sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 1 || all[0].Name != "plain" || all[0].State != "running" || all[0].Agent != "connected" {
+	if len(all) != 1 || all[0].Name != g.Name || all[0].State != "running" || all[0].Agent != "connected" {
 		t.Fatalf("%+v, want one machine that runs and whose agent is connected", all)
 	}
 	want := []entry{

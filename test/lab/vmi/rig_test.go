@@ -26,8 +26,12 @@ func TestMain(m *testing.M) {
 	lab.Main(m, 0)
 }
 
-// within bounds one thing that a machine without virtualization does.
-const within = 2 * time.Minute
+const (
+	// within bounds one thing that a guest does, which is emulated, on a machine that has other work.
+	within = 2 * time.Minute
+	// booting bounds its start.
+	booting = 5 * time.Minute
+)
 
 // launcher starts a pod with libvirt, whose log is the test's when it fails.
 func launcher(t *testing.T, uid string) *guest.Pod {
@@ -75,7 +79,7 @@ func launcher(t *testing.T, uid string) *guest.Pod {
 // start starts a guest in it.
 func start(t *testing.T, p *guest.Pod, name string, nics ...guest.NIC) *guest.Guest {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
+	ctx, cancel := context.WithTimeout(t.Context(), booting)
 	defer cancel()
 	g, err := p.Start(ctx, name, nics...)
 	if err != nil {
@@ -184,7 +188,7 @@ func eventually(t *testing.T, what string, look func() (machine, error), wanted 
 		case <-ctx.Done():
 			text, _ := json.MarshalIndent(m, "", " ")
 			t.Fatalf("%s: not within %s; last: %v\n%s", what, within, err, text)
-		case <-time.After(200 * time.Millisecond):
+		case <-time.After(500 * time.Millisecond): // a look takes the guest's processor away
 		}
 	}
 }

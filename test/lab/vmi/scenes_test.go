@@ -106,6 +106,7 @@ func hasGuestOnly(m machine, link, ip string) bool {
 }
 
 func (s scenes) link(t *testing.T, nic guest.NIC) {
+	t.Helper()
 	for _, up := range []bool{false, true} {
 		must(t, func(ctx context.Context) error { return s.guest.SetLink(ctx, nic, up) })
 		want := map[bool]string{true: "up", false: "down"}[up]
@@ -117,6 +118,7 @@ func (s scenes) link(t *testing.T, nic guest.NIC) {
 }
 
 func (s scenes) plug(t *testing.T, nic guest.NIC) {
+	t.Helper()
 	must(t, func(ctx context.Context) error { return s.guest.Unplug(ctx, nic) })
 	s.expect(t, "it is Multus' alone", func(m machine) bool {
 		e, ok := m.entry(nic.Name)
@@ -130,6 +132,7 @@ func (s scenes) plug(t *testing.T, nic guest.NIC) {
 }
 
 func (s scenes) pause(t *testing.T) {
+	t.Helper()
 	before := s.expect(t, "there is a status", func(m machine) bool { return len(m.Interfaces) > 0 })
 	must(t, func(ctx context.Context) error { return s.guest.Pause(ctx, true) })
 	m := eventually(t, "the machine is paused", s.agent.get(t), func(m machine) bool { return m.State == "paused" && m.Agent == "silent" })
@@ -145,6 +148,7 @@ func (s scenes) pause(t *testing.T) {
 }
 
 func (s scenes) record(t *testing.T, namespace string) {
+	t.Helper()
 	out, err := weft(t, "vmi", "record", namespace+"/"+name, "--socket", s.agent.socket)
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -162,6 +166,7 @@ func (s scenes) record(t *testing.T, namespace string) {
 
 // agentAway stops the guest's agent until its data is dropped, which takes a minute.
 func (s scenes) agentAway(t *testing.T) {
+	t.Helper()
 	do(t, s.guest, "agent_stop")
 	s.expect(t, "what the guest said is dropped", func(m machine) bool {
 		e, _ := m.entry("default")
@@ -175,6 +180,7 @@ func (s scenes) agentAway(t *testing.T) {
 }
 
 func (s scenes) libvirtKilled(t *testing.T) {
+	t.Helper()
 	must(t, s.pod.KillLibvirt)
 	m := eventually(t, "the agent says so", s.agent.get(t), func(m machine) bool { return m.Fault != "" })
 	if e, _ := m.entry("default"); !m.warned("source-unreadable") || e.IP != "10.244.0.9" {
@@ -189,7 +195,8 @@ func TestObserve(t *testing.T) {
 	namespace := lab.Namespace(t)
 	uid := launcherPod(t, namespace)
 	p := launcher(t, uid)
-	start(t, p, namespace+"_"+name, guest.NIC{Name: "default", MAC: "02:00:00:00:00:01"}, guest.NIC{Name: "red", MAC: "02:00:00:00:00:02"})
+	g := start(t, p, namespace+"_"+name, guest.NIC{Name: "default", MAC: "02:00:00:00:00:01"}, guest.NIC{Name: "red", MAC: "02:00:00:00:00:02"})
+	t.Run("without Kubernetes", func(t *testing.T) { plainLibvirt(t, p, g) })
 	vmi(t, namespace, uid)
 	before := version(t, namespace)
 	a := startAgent(t, "observe")

@@ -1,0 +1,181 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package libvirttest is the other end of a connection to libvirt, for tests: it has one machine,
+// whose state, XML and guest agent are set, and which can be told to misbehave.
+//
+// It owns the little of libvirt's protocol that internal/vm/source asks for, written anew and not
+// shared with it, so that one checks the other.
+//
+// It is for tests alone, and holds no rule of Weft.
+//
+// Implements: the peer of internal/vm/source (architecture 3: an adapter's owner ships its fake).
+package libvirttest
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"sync"
+)
+
+// Fake is a libvirt with one machine. Its fields are changed by Set once it serves.
+type Fake struct {
+	State  uint32
+	XML    string
+	Guest  func() ([]byte, uint32) // payload and status of an answer to the agent's call
+	Silent bool                    // it answers nothing any more
+	Asked  int                     // how often the agent was
+
+	mu    sync.Mutex
+	name  string
+	conns []net.Conn
+}
+
+// New makes one whose machine runs, has one interface and an agent that reports an address.
+func New(name string) *Fake {
+	f := &Fake{State: 1, XML: XML(name, "connected"), name: name}
+	f.Addresses("10.0.0.5")
+	return f
+}
+
+// XML is the machine's definition, with a state of its agent's channel.
+func XML(name, channel string) string {
+	return `<domain><name>` + name + `</name><devices><interface type='ethernet'><mac address='02:00:00:00:00:01'/><alias name='ua-default'/></interface>` +
+		`<channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0' state='` + channel + `'/></channel></devices></domain>`
+}
+
+const (
+	programRemote = 0x20008086
+	typeReply     = 1
+	typeMessage   = 2
+	headerSize    = 28
+)
+
+// Set changes it while it serves.
+func (f *Fake) Set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// Addresses has the agent report addresses of the interface.
+func (f *Fake) Addresses(ips ...string) {
+	f.Guest = func() ([]byte, uint32) {
+		var p []byte
+		p = U32(p, 1)
+		p = Str(p, "eth0")
+		p = U32(p, 1)
+		p = Str(p, "02:00:00:00:00:01")
+		p = U32(p, uint32(len(ips)))
+		for _, ip := range ips {
+			p = U32(p, 0)
+			p = Str(p, ip)
+			p = U32(p, 24)
+		}
+		return p, 0
+	}
+}
+
+// U32 appends a number to a payload.
+func U32(p []byte, v uint32) []byte { return binary.BigEndian.AppendUint32(p, v) }
+
+// Str appends a text to a payload.
+func Str(p []byte, s string) []byte {
+	p = U32(p, uint32(len(s)))
+	p = append(p, s...)
+	for len(p)%4 != 0 {
+		p = append(p, 0)
+	}
+	return p
+}
+
+// Failure is the payload of an error.
+func Failure(code uint32, text string) []byte {
+	return U32(U32(U32(Str(U32(U32(U32(nil, code), 10), 1), text), 2), 0), 0)
+}
+
+// Packet is a packet of the protocol.
+func Packet(program, procedure, kind, serial, status uint32, payload []byte) []byte {
+	p := U32(nil, uint32(headerSize+len(payload)))
+	for _, v := range []uint32{program, 1, procedure, kind, serial, status} {
+		p = U32(p, v)
+	}
+	return append(p, payload...)
+}
+
+// Dial gives a connection to it.
+func (f *Fake) Dial() net.Conn {
+	here, there := net.Pipe()
+	f.Set(func() { f.conns = append(f.conns, there) })
+	go f.Serve(there)
+	return here
+}
+
+// Drop ends all connections.
+func (f *Fake) Drop() {
+	f.Set(func() {
+		for _, c := range f.conns {
+			c.Close()
+		}
+		f.conns = nil
+	})
+}
+
+// Happens sends an event.
+func (f *Fake) Happens() {
+	f.mu.Lock()
+	conns := f.conns
+	f.mu.Unlock()
+	for _, c := range conns {
+		_, _ = c.Write(Packet(programRemote, 318, typeMessage, 0, 0, make([]byte, 40)))
+	}
+}
+
+// Serve answers on a connection until that ends.
+func (f *Fake) Serve(c net.Conn) {
+	defer c.Close()
+	for {
+		head := make([]byte, headerSize)
+		if _, err := io.ReadFull(c, head); err != nil {
+			return
+		}
+		field := func(i int) uint32 { return binary.BigEndian.Uint32(head[i*4:]) }
+		if _, err := io.CopyN(io.Discard, c, int64(field(0))-headerSize); err != nil {
+			return
+		}
+		payload, status, ok := f.answer(field(3))
+		if !ok {
+			continue
+		}
+		if _, err := c.Write(Packet(field(1), field(3), typeReply, field(5), status, payload)); err != nil {
+			return
+		}
+	}
+}
+
+func (f *Fake) answer(procedure uint32) (payload []byte, status uint32, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.Silent {
+		return nil, 0, false
+	}
+	switch procedure {
+	case 66:
+		return U32(nil, 0), 0, true
+	case 212:
+		return U32(U32(nil, f.State), 0), 0, true
+	case 14:
+		return Str(nil, f.XML), 0, true
+	case 273:
+		p := Str(U32(nil, 1), f.name)
+		return U32(U32(append(p, make([]byte, 16)...), 7), 1), 0, true
+	case 316:
+		return U32(nil, 1), 0, true
+	case 353:
+		f.Asked++
+		p, s := f.Guest()
+		return p, s, true
+	}
+	return nil, 0, true
+}

@@ -1,0 +1,373 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"k8s.io/client-go/rest"
+	v1 "kubevirt.io/api/core/v1"
+
+	"github.com/weftnet/weft/internal/kube/kubetest"
+	"github.com/weftnet/weft/internal/vm/libvirttest"
+	"github.com/weftnet/weft/internal/vm/source"
+	"github.com/weftnet/weft/vmistatus"
+	"github.com/weftnet/weft/vmistatus/podcache"
+)
+
+// libvirtsVariable has a process serve libvirts instead of running tests: a directory and a number.
+const libvirtsVariable = "WEFT_TEST_LIBVIRTS"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(libvirtsVariable); text != "" {
+		if err := serveLibvirts(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func machineName(i int) string { return fmt.Sprint("vm", i) }
+
+// serveLibvirts serves the machines of a node, each on a socket, until nobody reads what it says.
+func serveLibvirts(text string) error {
+	dir, number, _ := strings.Cut(text, " ")
+	n, err := strconv.Atoi(number)
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		name := "ns_" + machineName(i)
+		f := libvirttest.New(name)
+		// A launcher's XML is of this size.
+		f.XML = strings.Replace(f.XML, "<devices>", "<metadata>"+strings.Repeat("<kubevirt/>", 800)+"</metadata><devices>", 1)
+		l, err := net.Listen("unix", filepath.Join(dir, machineName(i)))
+		if err != nil {
+			return err
+		}
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go f.Serve(c)
+			}
+		}()
+	}
+	fmt.Println("ready")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// rig is a node with machines: an API server that has their objects, and their libvirts, in a
+// process of their own.
+type rig struct {
+	api *kubetest.Server
+	dir string
+	n   int
+}
+
+func newRig(tb testing.TB, n int) *rig {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "weft") //nolint:usetesting // a socket's path is short
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d", libvirtsVariable, dir, n))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			tb.Error(err)
+		}
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		tb.Fatalf("libvirts say %q, %v", line, err)
+	}
+	r := &rig{api: kubetest.New(tb), dir: dir, n: n}
+	for i := range n {
+		r.api.Apply(fmt.Sprintf(`
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {namespace: ns, name: %[1]s, uid: uid-%[1]s, labels: {kubevirt.io/nodeName: here}}
+spec:
+  domain: {devices: {interfaces: [{name: default, masquerade: {}}]}}
+  networks: [{name: default, pod: {}}]
+status: {phase: Running, activePods: {%[1]s: here}}
+`, machineName(i)))
+	}
+	return r
+}
+
+// start runs a reporter until stop is called.
+func (g *rig) start(tb testing.TB, publish bool) (r *Reporter, stop func()) {
+	tb.Helper()
+	r, err := New(Config{
+		Node: "here", Conn: &rest.Config{Host: g.api.URL(), QPS: -1}, Publish: publish, Cache: podcache.New(tb.TempDir()),
+		Pods: func(uid string) (Pod, bool) {
+			return Pod{Namespace: "ns", Name: "virt-launcher-" + uid, UID: uid}, true
+		},
+		Times: source.Times{Limit: 5 * time.Minute}, // the machine may be busy
+		Log:   slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r.dial = func(pod string) func(context.Context) (net.Conn, error) {
+		return func(ctx context.Context) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", filepath.Join(g.dir, pod))
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = r.Run(ctx) // it ends with ctx, and with nothing else
+	}()
+	return r, func() {
+		cancel()
+		<-done
+	}
+}
+
+// until polls.
+func until(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
+	const within = 3 * time.Minute
+	ctx, cancel := context.WithTimeout(tb.Context(), within)
+	defer cancel()
+	for !ok() {
+		select {
+		case <-ctx.Done():
+			tb.Fatalf("%s: not within %s", what, within)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// readSince waits until all machines' agents answered after a time, and nothing is left to do.
+func (g *rig) readSince(tb testing.TB, r *Reporter, at time.Time) {
+	tb.Helper()
+	until(tb, "all machines are read", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		n := 0
+		for _, w := range r.machines {
+			if w.snapshot.GuestAt.After(at) {
+				n++
+			}
+		}
+		return n == g.n && r.queue.Len() == 0
+	})
+}
+
+// settled says that a reporter has all statuses as they should be.
+func (g *rig) settled(tb testing.TB, r *Reporter) {
+	tb.Helper()
+	until(tb, "all statuses are right", func() bool {
+		for i := range g.n {
+			if vmi := r.get("ns/" + machineName(i)); vmi == nil || len(vmi.Status.Interfaces) != 1 {
+				return false
+			}
+		}
+		differ, all := r.Differing()
+		return differ == 0 && all == g.n
+	})
+}
+
+func (g *rig) pokeAll(r *Reporter) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.machines {
+		w.watcher.Poke()
+	}
+}
+
+// heap is the memory that is held, with what stacks take.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	return int64(s.HeapAlloc + s.StackInuse)
+}
+
+// A node of 500 machines: nothing is written once all is written, neither after another look at
+// every machine nor by an agent that starts anew; and a machine takes little memory.
+func TestManyMachines(t *testing.T) {
+	const n, most = 500, 20 << 10
+	g := newRig(t, n)
+	r, stop := g.start(t, true)
+	defer func() { stop() }()
+	g.readSince(t, r, time.Time{})
+	g.settled(t, r)
+	stop()
+
+	g.api.ResetRequests()
+	before := heap()
+	r, stop = g.start(t, true)
+	g.readSince(t, r, time.Time{})
+	g.settled(t, r)
+	if each := (heap() - before) / n; each > most {
+		t.Errorf("a machine takes %d bytes of memory, more than %d", each, most)
+	} else {
+		t.Logf("a machine takes %d bytes of memory", each)
+	}
+	for range 2 {
+		now := time.Now()
+		g.pokeAll(r)
+		g.readSince(t, r, now)
+	}
+	for _, q := range g.api.Requests() {
+		if q.Verb != "list" && q.Verb != "watch" {
+			t.Errorf("%s %s %s/%s: %s", q.Verb, q.Resource, q.Namespace, q.Name, q.Body)
+		}
+	}
+}
+
+// The patch changes the object that was looked at, if its value is still the one that was looked at.
+func TestPatch(t *testing.T) {
+	g := newRig(t, 1)
+	other := []vmistatus.Interface{{Name: "default", IP: "10.9.9.9", IPs: []string{"10.9.9.9"}}}
+	// Between the look and the patch another writer writes.
+	g.api.Inject(kubetest.Fault{Verb: "patch", Times: 1, Before: func() {
+		o := g.api.Object("virtualmachineinstances", "ns", machineName(0))
+		o["status"].(map[string]any)["interfaces"] = other
+		text, err := json.Marshal(o)
+		if err != nil {
+			t.Error(err)
+		}
+		g.api.Apply(string(text))
+	}})
+	r, stop := g.start(t, true)
+	defer stop()
+	g.settled(t, r)
+	var vmi v1.VirtualMachineInstance
+	text, err := json.Marshal(g.api.Object("virtualmachineinstances", "ns", machineName(0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &vmi); err != nil {
+		t.Fatal(err)
+	}
+	want := []vmistatus.Interface{{
+		Name: "default", IP: "10.0.0.5", IPs: []string{"10.0.0.5"}, MAC: "02:00:00:00:00:01", InterfaceName: "eth0",
+		InfoSource: "domain, guest-agent", QueueCount: 1, LinkState: "up",
+	}}
+	if d := cmp.Diff(want, vmi.Status.Interfaces); d != "" {
+		t.Error("status (-want +got):\n", d)
+	}
+	var olds []any
+	for _, q := range g.api.Requests() {
+		if q.Verb != "patch" || q.Subresource != "" {
+			continue
+		}
+		var ops []op
+		if err := json.Unmarshal([]byte(q.Body), &ops); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(op{"test", "/metadata/uid", "uid-" + machineName(0)}, ops[0]); d != "" {
+			t.Error("the object is not tested (-want +got):\n", d)
+		}
+		olds = append(olds, ops[1].Value)
+	}
+	old := []any{nil, []any{map[string]any{"name": "default", "ipAddress": "10.9.9.9", "ipAddresses": []any{"10.9.9.9"}}}}
+	if d := cmp.Diff(old, olds); d != "" {
+		t.Error("values that were tested (-want +got):\n", d)
+	}
+}
+
+// Where only is observed, nothing is written, and what differs is counted.
+func TestObserve(t *testing.T) {
+	g := newRig(t, 3)
+	r, stop := g.start(t, false)
+	defer stop()
+	g.readSince(t, r, time.Time{})
+	until(t, "all differ", func() bool {
+		differ, all := r.Differing()
+		return differ == 3 && all == 3
+	})
+	if n := g.api.Count("patch", ""); n != 0 {
+		t.Errorf("%d patches", n)
+	}
+	for _, m := range r.VMIs() {
+		if len(m.Interfaces) != 1 || m.Interfaces[0].InterfaceName != "eth0" || len(m.Differs) == 0 || m.Fault != "" {
+			t.Errorf("%+v", m)
+		}
+	}
+	if _, err := r.Record(t.Context(), "ns", "vm1"); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.Record(t.Context(), "ns", "none"); err == nil {
+		t.Error("a machine that there is not is recorded")
+	}
+}
+
+// BenchmarkSteady500: a look at every machine of a node of 500. What of a core that takes is told for
+// the usual pause between two looks.
+func BenchmarkSteady500(b *testing.B) {
+	const n = 500
+	g := newRig(b, n)
+	r, stop := g.start(b, true)
+	defer stop()
+	g.readSince(b, r, time.Time{})
+	g.settled(b, r)
+	g.api.ResetRequests()
+	used := cpu(b)
+	looks := 0
+	for b.Loop() {
+		now := time.Now()
+		g.pokeAll(r)
+		g.readSince(b, r, now)
+		looks++
+	}
+	each := (cpu(b) - used) / time.Duration(looks)
+	const slow = 2 * time.Minute
+	b.ReportMetric(float64(each.Microseconds())/n, "cpu-us/machine")
+	b.ReportMetric(100*each.Seconds()/slow.Seconds(), "%core")
+	b.ReportMetric(float64(g.api.Count("patch", "")), "writes")
+}
+
+func cpu(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
