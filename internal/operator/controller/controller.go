@@ -82,20 +82,24 @@ func (c *Controller) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
 		kind, ok := c.look(ctx)
 		if !ok {
-			return nil
-		}
-		c.cfg.Log.InfoContext(ctx, "follow nodes", "kind", kind.String())
-		err := c.follow(ctx, kind)
-		if ctx.Err() != nil {
 			break
 		}
-		c.say(err)
-		c.cfg.Log.WarnContext(ctx, "begin anew", "reason", err)
-		if !errors.Is(err, errOther) {
-			_ = sleep(ctx, min(c.cfg.Look, 5*time.Second)) // its error is ctx's
-		}
+		c.cfg.Log.InfoContext(ctx, "follow nodes", "kind", kind.String())
+		c.ended(ctx, c.follow(ctx, kind))
 	}
 	return nil
+}
+
+// ended says why all begins anew, and waits where that is for a fault.
+func (c *Controller) ended(ctx context.Context, why error) {
+	if ctx.Err() != nil {
+		return
+	}
+	c.say(why)
+	c.cfg.Log.WarnContext(ctx, "begin anew", "reason", why)
+	if !errors.Is(why, errOther) {
+		_ = sleep(ctx, min(c.cfg.Look, 5*time.Second)) // its error is ctx's
+	}
 }
 
 // errOther: nodes are of another kind now.
