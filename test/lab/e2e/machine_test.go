@@ -6,6 +6,7 @@ package e2e_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -124,6 +125,9 @@ func (r *machineRig) home() {
 		if len(t.Allocations) > 0 {
 			return fmt.Errorf("allocations %v", t.Allocations)
 		}
+		if left := r.on(leftThere); left != "" {
+			return errors.New(left)
+		}
 		vfs, links := r.vfs()
 		if slices.ContainsFunc(vfs, func(vf string) bool { return strings.Contains(vf, "vlan") }) || !slices.Equal(links, r.links) {
 			return fmt.Errorf("VFs %q; links %q, not %q", vfs, links, r.links)
@@ -135,6 +139,9 @@ func (r *machineRig) home() {
 		r.t.Errorf("claims left: %v, %v", claims.Items, err)
 	}
 }
+
+// leftThere lists what belongs to pods: records, namespaces, addresses.
+const leftThere = `ls /var/lib/weft/attachments /var/lib/weft/handovers /var/lib/weft/devices /run/netns /var/lib/cni/networks/*/1* 2>/dev/null | grep -v ':$' | grep . || true`
 
 // vfs are the lines that tell what the PF says of its virtual functions, and the host's devices and
 // dummy links.
@@ -227,6 +234,8 @@ func withDummies(config string) string {
 func TestMachine(t *testing.T) {
 	r := newMachineRig(t)
 	config, objects, pod := seed(t)
+	own := r.node
+	defer func() { r.node = own }()
 	r.node = r.machine // what is offered is this node's
 	for _, kind := range []string{"ndnc/" + seedNode, "deviceclass/" + sriovClass, "deviceclass/" + dummyClass} {
 		t.Cleanup(func() {
