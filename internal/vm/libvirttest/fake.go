@@ -49,7 +49,10 @@ const (
 	programRemote = 0x20008086
 	typeReply     = 1
 	typeMessage   = 2
+	statusError   = 1
 	headerSize    = 28
+	connectOpen   = 1
+	internalError = 1
 )
 
 // Set changes it while it serves.
@@ -135,6 +138,7 @@ func (f *Fake) Happens() {
 // Serve answers on a connection until that ends.
 func (f *Fake) Serve(c net.Conn) {
 	defer c.Close()
+	opened := false
 	for {
 		head := make([]byte, headerSize)
 		if _, err := io.ReadFull(c, head); err != nil {
@@ -145,6 +149,12 @@ func (f *Fake) Serve(c net.Conn) {
 			return
 		}
 		payload, status, ok := f.answer(field(3))
+		if field(3) == connectOpen {
+			if opened { // as libvirt itself
+				payload, status = Failure(internalError, "connection is already open"), statusError
+			}
+			opened = true
+		}
 		if !ok {
 			continue
 		}

@@ -19,8 +19,10 @@ import (
 
 // Conn is a connection to libvirt. It asks one thing at a time.
 type Conn struct {
-	guard *guard
-	lib   *libvirt.Libvirt
+	guard   *guard
+	uri     string
+	session *session
+	lib     *libvirt.Libvirt // nil while it rests
 }
 
 // Dial makes a connection to whom a URI of libvirt's names ("qemu:///system"), over conn, which
@@ -32,8 +34,9 @@ func Dial(ctx context.Context, conn net.Conn, uri string, event func()) (*Conn, 
 			event()
 		}
 	})
-	c := &Conn{guard: g, lib: libvirt.NewWithDialer(dialer{g})}
-	err := c.ask(ctx, "connect to "+uri, func() error { return c.lib.ConnectToURI(libvirt.ConnectURI(uri)) })
+	go g.pump()
+	c := &Conn{guard: g, uri: uri}
+	err := c.ask(ctx, "connect to "+uri, func() error { return nil })
 	if err == nil && event != nil {
 		err = c.subscribe(ctx)
 	}
@@ -72,7 +75,10 @@ func (c *Conn) subscribe(ctx context.Context) error {
 func (c *Conn) ask(ctx context.Context, what string, call func() error) error {
 	stop := context.AfterFunc(ctx, func() { c.guard.end(context.Cause(ctx)) })
 	defer stop()
-	err := call()
+	err := c.attach()
+	if err == nil {
+		err = call()
+	}
 	if err == nil {
 		return nil
 	}
@@ -82,11 +88,32 @@ func (c *Conn) ask(ctx context.Context, what string, call func() error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
+// attach gives the connection to the library, unless it has it.
+func (c *Conn) attach() error {
+	if c.lib != nil {
+		return nil
+	}
+	c.session = c.guard.session()
+	c.lib = libvirt.NewWithDialer(dialer{c.session})
+	return c.lib.ConnectToURI(libvirt.ConnectURI(c.uri))
+}
+
+// Rest gives up what is needed to ask, until it is asked again; events are told meanwhile.
+func (c *Conn) Rest() {
+	if c.lib != nil {
+		_ = c.session.Close() // it always succeeds
+		c.session, c.lib = nil, nil
+	}
+}
+
 // Done is closed when the connection has ended.
 func (c *Conn) Done() <-chan struct{} { return c.guard.done }
 
 // Close ends the connection. It tells libvirt nothing: there is nobody who would wait for its answer.
-func (c *Conn) Close() error { return c.guard.Close() }
+func (c *Conn) Close() error {
+	c.guard.end(net.ErrClosed)
+	return nil
+}
 
 // Domain names a running machine.
 type Domain = libvirt.Domain

@@ -23,6 +23,9 @@ const (
 	statusOK    = 0
 	statusError = 1
 
+	connectOpen = 1
+	authList    = 66
+
 	headerSize = 7 * word
 	serialAt   = 5 * word
 	// maxPacket is far more than the XML of a machine with hundreds of devices, or 10,000 addresses.
@@ -32,9 +35,7 @@ const (
 // shapes are those of the answers to what is asked here; others are refused.
 func shapes(program, procedure uint32) (shape, bool) {
 	const (
-		connectOpen = 1
 		getXML      = 14
-		authList    = 66
 		authPolkit  = 70
 		getState    = 212
 		listDomains = 273
@@ -72,11 +73,10 @@ func shapes(program, procedure uint32) (shape, bool) {
 // the first packet that may not. Messages (events) are not handed on: the caller is told that
 // there was one.
 type guard struct {
-	net.Conn
-	event func()
-
-	pending []byte // of the packet that is being read
-	last    int32  // serial number of the last answer
+	conn    net.Conn
+	event   func()
+	answers chan []byte // checked packets, one a question
+	last    int32       // serial number of the last answer
 
 	writing sync.Mutex
 	sent    int32 // serial number of the last question that was written as a whole
@@ -88,42 +88,44 @@ type guard struct {
 }
 
 func newGuard(conn net.Conn, event func()) *guard {
-	return &guard{Conn: conn, event: event, done: make(chan struct{})}
+	return &guard{conn: conn, event: event, answers: make(chan []byte, 1), done: make(chan struct{})}
 }
 
-// Read gives bytes of checked packets.
-func (g *guard) Read(b []byte) (int, error) {
-	for len(g.pending) == 0 {
+// pump reads until the connection ends.
+func (g *guard) pump() {
+	for {
 		packet, err := g.packet()
 		if err != nil {
 			g.end(err)
-			return 0, io.EOF // the caller's caller is told the reason by fault
+			return
 		}
-		g.pending = packet
+		if packet == nil {
+			continue
+		}
+		select {
+		case g.answers <- packet:
+		case <-g.done:
+			return
+		}
 	}
-	n := copy(b, g.pending)
-	if g.pending = g.pending[n:]; len(g.pending) == 0 {
-		g.pending = nil
-	}
-	return n, nil
 }
 
 // writeLimit is for a peer that does not read: what is written is small.
 const writeLimit = 10 * time.Second
 
-// Write writes a question within a time limit. Its answer is not handed on before that has ended
+// write writes a question within a time limit. Its answer is not handed on before that has ended
 // well: the library waits for ever where an answer meets a question that could not be written.
-func (g *guard) Write(b []byte) (int, error) {
+func (g *guard) write(question []byte) error {
 	g.writing.Lock()
 	defer g.writing.Unlock()
-	if err := g.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
-		return 0, err
+	if err := g.conn.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
+		return err
 	}
-	n, err := g.Conn.Write(b)
-	if err == nil && len(b) >= headerSize { // the library writes questions in one piece
-		g.sent = int32(binary.BigEndian.Uint32(b[serialAt:])) //nolint:gosec // any bits
+	_, err := g.conn.Write(question)
+	if err == nil {
+		g.sent = int32(binary.BigEndian.Uint32(question[serialAt:])) //nolint:gosec // any bits
 	}
-	return n, err
+	return err
 }
 
 // asked says whether a question was written.
@@ -133,18 +135,12 @@ func (g *guard) asked(serial int32) bool {
 	return serial <= g.sent
 }
 
-// Close ends the connection.
-func (g *guard) Close() error {
-	g.end(net.ErrClosed)
-	return nil
-}
-
 func (g *guard) end(why error) {
 	g.once.Do(func() {
 		g.mu.Lock()
 		g.why = why
 		g.mu.Unlock()
-		_ = g.Conn.Close() // there is nothing that could be lost
+		_ = g.conn.Close() // there is nothing that could be lost
 		close(g.done)
 	})
 }
@@ -159,7 +155,7 @@ func (g *guard) fault() error {
 // packet reads one that is to be handed on; nil: it was a message.
 func (g *guard) packet() ([]byte, error) {
 	var size [word]byte
-	if _, err := io.ReadFull(g.Conn, size[:]); err != nil {
+	if _, err := io.ReadFull(g.conn, size[:]); err != nil {
 		return nil, err
 	}
 	n := binary.BigEndian.Uint32(size[:])
@@ -168,7 +164,7 @@ func (g *guard) packet() ([]byte, error) {
 	}
 	packet := make([]byte, n)
 	copy(packet, size[:])
-	if _, err := io.ReadFull(g.Conn, packet[word:]); err != nil {
+	if _, err := io.ReadFull(g.conn, packet[word:]); err != nil {
 		return nil, err
 	}
 	return g.check(packet)

@@ -66,12 +66,14 @@ func TestGuard(t *testing.T) {
 			here, there := net.Pipe()
 			events := 0
 			g := newGuard(here, func() { events++ })
+			session := g.session()
 			g.sent = 1
+			go g.pump()
 			go func() {
 				_, _ = there.Write(c.sent)
 				there.Close()
 			}()
-			got, _ := io.ReadAll(g)
+			got, _ := io.ReadAll(session)
 			why := g.fault()
 			if c.want != "" {
 				if len(got) > 0 || why == nil || !strings.Contains(why.Error(), c.want) {
@@ -156,5 +158,34 @@ func TestRead(t *testing.T) {
 	paused, err := c.Read(t.Context(), d, s, time.Unix(4, 0))
 	if err != nil || paused.State != Paused || paused.Domain.Agent != vmistatus.AgentSilent || f.Asked != before {
 		t.Errorf("%+v, %v: want the last answer, marked, and no question to who cannot answer", paused, err)
+	}
+}
+
+// After a rest it is asked on the same connection, which told of events meanwhile.
+func TestRest(t *testing.T) {
+	f := libvirttest.New("ns_vm")
+	events := make(chan struct{}, 1)
+	c, err := Dial(t.Context(), f.Dial(), "qemu:///system", func() { events <- struct{}{} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 3 {
+		d, err := c.Find(t.Context(), "ns_vm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := c.Read(t.Context(), d, Snapshot{}, time.Unix(1, 0)); err != nil || s.Domain.Agent != vmistatus.AgentConnected {
+			t.Errorf("%+v, %v", s, err)
+		}
+		c.Rest()
+		c.Rest()
+		f.Happens()
+		<-events
+	}
+	f.Drop()
+	<-c.Done()
+	if _, err := c.Find(t.Context(), "ns_vm"); err == nil {
+		t.Error("a connection that has ended answers")
 	}
 }

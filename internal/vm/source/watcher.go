@@ -154,11 +154,18 @@ func (w *Watcher) follow(ctx context.Context) error {
 	}
 	defer c.Close() //nolint:errcheck // it always succeeds
 	for {
-		wait, err := w.look(ctx, c)
-		if err != nil {
+		var wait time.Duration
+		done := make(chan error, 1)
+		go func() { // the stack that this needs is not kept while nothing happens
+			var err error
+			wait, err = w.look(ctx, c)
+			done <- err
+		}()
+		if err := <-done; err != nil {
 			return err
 		}
 		w.told = ""
+		c.Rest()
 		if err := w.wait(ctx, c, wait); err != nil {
 			return err
 		}
