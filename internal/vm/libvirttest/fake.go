@@ -25,9 +25,9 @@ type Fake struct {
 	XML    string
 	Guest  func() ([]byte, uint32) // payload and status of an answer to the agent's call
 	Silent bool                    // it answers nothing any more
-	Asked  int                     // how often the agent was
 
 	mu    sync.Mutex
+	asked int // how often the agent was
 	name  string
 	conns []net.Conn
 }
@@ -60,6 +60,12 @@ func (f *Fake) Set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
+}
+
+// Asked is how often the agent was.
+func (f *Fake) Asked() (n int) {
+	f.Set(func() { n = f.asked })
+	return n
 }
 
 // Addresses has the agent report addresses of the interface.
@@ -183,7 +189,7 @@ func (f *Fake) answer(procedure uint32) (payload []byte, status uint32, ok bool)
 	case 316:
 		return U32(nil, 1), 0, true
 	case 353:
-		f.Asked++
+		f.asked++
 		p, s := f.Guest()
 		return p, s, true
 	}

@@ -95,6 +95,7 @@ func (c *Conn) attach() error {
 	}
 	c.session = c.guard.session()
 	c.lib = libvirt.NewWithDialer(dialer{c.session})
+	defer close(c.session.attached)
 	return c.lib.ConnectToURI(libvirt.ConnectURI(c.uri))
 }
 

@@ -67,6 +67,7 @@ func TestGuard(t *testing.T) {
 			events := 0
 			g := newGuard(here, func() { events++ })
 			session := g.session()
+			close(session.attached)
 			g.sent = 1
 			go g.pump()
 			go func() {
@@ -154,9 +155,9 @@ func TestRead(t *testing.T) {
 		t.Errorf("%+v, %v: want the agent's fault beside its last answer", mute, err)
 	}
 	f.Set(func() { f.State = 3 })
-	before := f.Asked
+	before := f.Asked()
 	paused, err := c.Read(t.Context(), d, s, time.Unix(4, 0))
-	if err != nil || paused.State != Paused || paused.Domain.Agent != vmistatus.AgentSilent || f.Asked != before {
+	if err != nil || paused.State != Paused || paused.Domain.Agent != vmistatus.AgentSilent || f.Asked() != before {
 		t.Errorf("%+v, %v: want the last answer, marked, and no question to who cannot answer", paused, err)
 	}
 }

@@ -21,21 +21,31 @@ type session struct {
 	before   int32         // the last serial number of earlier sessions
 	local    chan []byte   // answers to what libvirt is not asked again
 	over     chan struct{} // closed when the library is to let go of it
+	attached chan struct{} // closed when the library has returned from connecting
+	opened   bool          // the answer that ends its connecting was handed on
 	pending  []byte        // of the packet that is being read
 }
 
 func (g *guard) session() *session {
 	g.writing.Lock()
 	defer g.writing.Unlock()
-	return &session{Conn: g.conn, guard: g, before: g.sent, local: make(chan []byte, 1), over: make(chan struct{})}
+	return &session{
+		Conn: g.conn, guard: g, before: g.sent, local: make(chan []byte, 1),
+		over: make(chan struct{}), attached: make(chan struct{}),
+	}
 }
 
 // Read gives bytes of checked packets. At its end the reason is the guard's to tell.
 func (s *session) Read(b []byte) (int, error) {
 	if len(s.pending) == 0 {
 		if s.pending = s.next(); s.pending == nil {
+			if s.opened {
+				<-s.attached // the library is not to see the end in the midst of noting that it is connected
+			}
 			return 0, io.EOF
 		}
+		field := func(i int) uint32 { return binary.BigEndian.Uint32(s.pending[i*word:]) }
+		s.opened = s.opened || field(1) == programRemote && field(3) == connectOpen && field(6) == statusOK
 	}
 	n := copy(b, s.pending)
 	s.pending = s.pending[n:]

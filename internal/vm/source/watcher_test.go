@@ -67,27 +67,27 @@ func TestPolling(t *testing.T) {
 		look()
 		<-time.After(time.Minute)
 		look()
-		if f.Asked < 12 {
-			t.Errorf("a guest without address is asked %d times a minute", f.Asked)
+		if f.Asked() < 12 {
+			t.Errorf("a guest without address is asked %d times a minute", f.Asked())
 		}
 		f.Set(func() { f.Addresses("10.0.0.5") })
 		<-time.After(usualFast)
 		if s := look(); !s.hasAddress() {
 			t.Errorf("%+v: the address is not seen", s)
 		}
-		before := f.Asked
+		before := f.Asked()
 		<-time.After(10 * usualSlow)
 		look()
-		if n := f.Asked - before; n < 9 || n > 11 {
+		if n := f.Asked() - before; n < 9 || n > 11 {
 			t.Errorf("a guest with an address is asked %d times in ten of the slow intervals", n)
 		}
-		before = f.Asked
+		before = f.Asked()
 		for range 100 { // a storm is one look
 			f.Happens()
 		}
 		<-time.After(2 * settle)
 		look()
-		if n := f.Asked - before; n < 1 || n > 3 {
+		if n := f.Asked() - before; n < 1 || n > 3 {
 			t.Errorf("a hundred events have the guest asked %d times", n)
 		}
 	})
