@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -173,7 +174,7 @@ func (l *VMIList) rows(m *machine.Machine, wide bool) [][]string {
 	all := make([][]string, 0, max(1, len(m.Interfaces)))
 	for i := range m.Interfaces {
 		e := &m.Interfaces[i]
-		row := append(begin[:len(begin):len(begin)],
+		row := append(slices.Clip(begin),
 			dash(oneLine(e.Name)), dash(oneLine(e.MAC)), dash(strings.Join(e.IPs, ",")), dash(oneLine(e.InterfaceName)), dash(strings.ReplaceAll(e.InfoSource, ", ", ",")))
 		if wide {
 			queues := "-"
@@ -185,7 +186,7 @@ func (l *VMIList) rows(m *machine.Machine, wide bool) [][]string {
 		all = append(all, row)
 	}
 	if len(all) == 0 {
-		row := append(begin[:len(begin):len(begin)], "-", "-", "-", "-", "-")
+		row := append(slices.Clip(begin), "-", "-", "-", "-", "-")
 		if wide {
 			row = append(row, "-", "-", "-", age(l.Now, m.Read), age(l.Now, m.GuestRead))
 		}
@@ -232,7 +233,8 @@ func (e *VMIExplanation) WriteTable(w io.Writer) error {
 	m, p := &e.VMI, page{w: w}
 	p.line("machine %s  %s, agent %s", strings.TrimPrefix(m.Namespace+"/"+m.Name, "/"), m.State, m.Agent)
 	p.table([][]string{
-		{"  libvirt answered", agoOrNever(e.Now, m.Read)}, {"  agent answered", agoOrNever(e.Now, m.GuestRead)},
+		{"  libvirt answered", agoOrNever(e.Now, m.Read)},
+		{"  agent answered", agoOrNever(e.Now, m.GuestRead)},
 		{"  status written", agoOrNever(e.Now, m.Written)},
 	})
 	for i := range m.Interfaces {
