@@ -256,11 +256,11 @@ func TestMachine(t *testing.T) {
 	r.part("packets", r.packets)
 	lab.Apply(t, withDummies(config))
 	r.offers(2, append(slices.Clone(devices), "dummy0", "dummy1", "dummy2")...)
-	r.part("a pool of three and four pods", r.fourthWaits)
-	r.part("claims and networks in a pod", r.claimsAndNetworks)
 	r.part("the agent is killed between setting up and the claim's status", r.killedBeforeStatus)
 	r.part("the hooks are held up", r.hooksHeldUp)
 	if full(t) {
+		r.part("a pool of three and four pods", r.fourthWaits)
+		r.part("claims and networks in a pod", r.claimsAndNetworks)
 		r.part("the configuration changes", func() { r.reconfigured(config) })
 		r.part("a pod is deleted by force", r.forced)
 		r.part("the node is drained", r.drained)
