@@ -121,10 +121,11 @@ func TestOperatorDrift(t *testing.T) {
 	uid := object.GetUID()
 	w.delete(w.nodes, "n3")
 	inTime(t, "n3 is made again", func() error {
-		if object, err := w.nodes.Get(t.Context(), "n3", metav1.GetOptions{}); err != nil || object.GetUID() == uid {
-			return fmt.Errorf("%v", err)
+		object, err := w.nodes.Get(t.Context(), "n3", metav1.GetOptions{})
+		if err == nil && object.GetUID() == uid {
+			err = errors.New("it is the old one")
 		}
-		return nil
+		return err
 	})
 	w.want("n3", "c c")
 	// A mark that is taken away makes it one written by hand, which is adopted again.
