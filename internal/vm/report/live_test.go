@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -306,6 +307,8 @@ func TestPatch(t *testing.T) {
 		}
 		olds = append(olds, ops[1].Value)
 	}
+	// Who has not seen its own write yet may send it again, which the old value refuses.
+	olds = slices.CompactFunc(olds, func(a, b any) bool { return cmp.Equal(a, b) })
 	old := []any{nil, []any{map[string]any{"name": "default", "ipAddress": "10.9.9.9", "ipAddresses": []any{"10.9.9.9"}}}}
 	if d := cmp.Diff(old, olds); d != "" {
 		t.Error("values that were tested (-want +got):\n", d)
