@@ -150,7 +150,7 @@ vm-shell: ## a shell in that machine
 
 .PHONY: test-install
 test-install: ## render the Helm chart and hold it against deploy/, check alerts and dashboard
-	cd test/install && $(GO) test $(MODE) ./...
+	cd test/install && $(GO) test $(MODE) -count=1 ./...
 
 .PHONY: generate
 generate: ## rewrite what is generated: cmd/*/deps.txt, deploy/crd-cilium*, deploy/helm/weft/{crds,files}, api/*/zz_*, docs/conf*.md

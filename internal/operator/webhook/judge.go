@@ -49,8 +49,8 @@ func Judge(req *admissionv1.AdmissionRequest, pods bool) (Verdict, error) {
 		if err := json.Unmarshal(req.OldObject.Raw, &before); err != nil {
 			return Verdict{}, fmt.Errorf("oldObject: %w", err)
 		}
-		if now.Metadata.DeletionTimestamp != nil {
-			return Verdict{}, nil // it goes
+		if now.Metadata.DeletionTimestamp != nil || bytes.Equal(req.Object.Raw, req.OldObject.Raw) {
+			return Verdict{}, nil // it goes, or is what it was
 		}
 	}
 	switch req.Kind.Group + "/" + req.Kind.Kind {
