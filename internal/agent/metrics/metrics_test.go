@@ -138,6 +138,7 @@ func TestDocumented(t *testing.T) {
 	d.Call("prepare", time.Second, nil)
 	d.Published(map[string]int{"fast": 1}, true, time.Second, nil)
 	d.Scanned("sr-iov", time.Second)
+	m.VMIs(func() (differ, all int) { return 1, 2 }).Written(nil)
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
