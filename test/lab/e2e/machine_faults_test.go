@@ -33,6 +33,16 @@ type gate struct {
 	opened  sync.Once
 }
 
+// wait waits for the first one.
+func (g *gate) wait(t *testing.T) {
+	t.Helper()
+	select {
+	case <-g.arrived:
+	case <-time.After(limit):
+		t.Fatal("the status of the claim is not written")
+	}
+}
+
 func (g *gate) release() { g.opened.Do(func() { close(g.open) }) }
 
 // ServeHTTP lets everything pass once the gate is open.
@@ -128,11 +138,7 @@ func (r *machineRig) has(pod, link string) {
 func (r *machineRig) killedBeforeStatus() {
 	g := r.closedGate()
 	r.create("killed", "", claiming("sriov-claim"))
-	select {
-	case <-g.arrived:
-	case <-time.After(limit):
-		r.t.Fatal("the status of the claim is not written")
-	}
+	g.wait(r.t)
 	if vfs, _ := r.vfs(); !strings.Contains(strings.Join(vfs, "\n"), "vlan 1001") {
 		r.t.Errorf("the device is not set up yet: %q", vfs)
 	}
@@ -141,6 +147,21 @@ func (r *machineRig) killedBeforeStatus() {
 	g.release()
 	r.has("killed", "sriov0")
 	r.remove("killed")
+}
+
+// killedBeforeRow: the claim's status is written, and the agent, which is stopped before, dies without
+// having heard of it.
+func (r *machineRig) killedBeforeRow() {
+	g := r.closedGate()
+	r.create("written", "", claiming("sriov-claim"))
+	g.wait(r.t)
+	r.signalAgentThere("STOP")
+	g.release()
+	r.prepared("written")
+	r.signalAgentThere("KILL")
+	r.step("the agent was killed")
+	r.has("written", "sriov0")
+	r.remove("written")
 }
 
 // hooksHeldUp: the agent does not answer anybody for longer than the runtime waits for a hook.
@@ -193,30 +214,91 @@ func (r *machineRig) rebooted() {
 	r.remove("vf", "dummy")
 }
 
-// killedWhileStarting: the agent dies once a claim is prepared, whatever it does then.
-func (r *machineRig) killedWhileStarting() {
+// whenCards runs a command on the machine as soon as a test on the number of cards that the host has
+// holds; the number is less by one while a pod has one. Nothing but the shell runs until then.
+func (r *machineRig) whenCards(test, command string) {
+	r.t.Helper()
+	cards := 0
+	for _, link := range r.links {
+		if !strings.HasPrefix(link, "dummy") {
+			cards++
+		}
+	}
+	r.on(fmt.Sprintf(`agent=$(pidof weft-agent); i=0
+		while set -- /sys/class/net/*/device; ! [ $# %s %d ]; do i=$((i + 1)); [ $i -lt 3000000 ] || exit 1; done
+		%s`, test, cards, command))
+}
+
+// killedBeforeStart: the agent dies once the device has left the host, before the pod runs.
+func (r *machineRig) killedBeforeStart() {
 	r.create("early", "", claiming("sriov-claim"))
-	r.prepared("early")
-	r.signalAgentThere("KILL")
+	r.whenCards("-lt", "kill -KILL $agent")
+	r.step("the agent was killed; the pod is %s", r.get("early").Status.Phase)
 	r.has("early", "sriov0")
 	r.remove("early")
 }
 
-// killedWhileEnding: the agent dies while a pod is being ended.
-func (r *machineRig) killedWhileEnding() {
+// killedBeforeUnprepare: the agent dies once the device is back in the host, before the kubelet has the
+// claim unprepared.
+func (r *machineRig) killedBeforeUnprepare() {
 	r.create("late", "", claiming("sriov-claim"))
 	r.has("late", "sriov0")
 	if err := r.kube.CoreV1().Pods(r.ns).Delete(r.t.Context(), "late", metav1.DeleteOptions{}); err != nil {
 		r.t.Fatal(err)
 	}
-	r.wait("the sandbox to end", func() error {
-		if out := r.on("ls /run/netns | wc -l"); strings.TrimSpace(out) != "0" {
-			return errors.New(out)
-		}
-		return nil
-	})
-	r.signalAgentThere("KILL")
+	r.whenCards("-ge", "kill -KILL $agent")
+	r.step("the agent was killed")
 	r.gone("late")
+}
+
+// withoutHooks: the runtime's socket is away, for an agent that starts; pods get their devices from the
+// CNI plugin all the same.
+func (r *machineRig) withoutHooks() {
+	r.on("mv /var/run/nri/nri.sock /var/run/nri/away")
+	r.signalAgentThere("KILL")
+	r.create("unhooked", "", claiming("sriov-claim"))
+	r.has("unhooked", "sriov0")
+	r.on("mv /var/run/nri/away /var/run/nri/nri.sock")
+	r.remove("unhooked")
+}
+
+// hooksAlone: weft-cni is not the node's plugin. The hooks give pods what they claim; when they are held
+// up nobody can keep a pod from running without, and that is told, on the pod.
+func (r *machineRig) hooksAlone() {
+	before := r.setConfig("cni: {enabled: false}\nnetworkDriver: {enabled: true}\n")
+	defer func() {
+		r.setConfig(before)
+		r.replaceAgent()
+	}()
+	r.replaceAgent()
+	r.on("mv /etc/cni/net.d/00-weft.conflist /run/")
+	defer r.on("mv /run/00-weft.conflist /etc/cni/net.d/")
+
+	r.create("hooked", "", claiming("sriov-claim"))
+	r.has("hooked", "sriov0")
+	if left := r.on("ls /var/lib/weft/attachments 2>/dev/null || true"); left != "" {
+		r.t.Errorf("the pod has a record: %s", left)
+	}
+	r.remove("hooked")
+	r.home()
+
+	g := r.closedGate()
+	r.create("naked", "", claiming("sriov-claim"))
+	g.wait(r.t)
+	g.release()
+	// Its namespace is there before the hook is called. A link in it has the device's name: what is late
+	// cannot be mended.
+	r.on(`agent=$(pidof weft-agent); i=0
+		while set -- /run/netns/*; ! [ -e "$1" ]; do i=$((i + 1)); [ $i -lt 3000000 ] || exit 1; done
+		kill -STOP $agent; /usr/bin/ip -n ${1##*/} link add sriov0 type dummy`)
+	r.running("naked")
+	r.step("the pod runs without its device")
+	r.signalAgentThere("CONT")
+	r.event("naked", "runs without a device that it claimed", "sriov0")
+	if n := r.metrics()["weft_driver_pods_without_device_total"]; n < 1 {
+		r.t.Errorf("the metric says %v", n)
+	}
+	r.remove("naked")
 }
 
 // restarted: a component of the node ends and starts again below running pods, which are then deleted.

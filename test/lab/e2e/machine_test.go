@@ -38,19 +38,25 @@ func newMachineRig(t *testing.T) *machineRig {
 	t.Helper()
 	r := newRig(t)
 	r.withDriver()
-	node, err := r.cp.StartMachine(t.Context(), seedNode)
+	return r.startMachine(seedNode)
+}
+
+// startMachine adds a machine to the cluster until the test ends.
+func (r *rig) startMachine(name string) *machineRig {
+	r.t.Helper()
+	node, err := r.cp.StartMachine(r.t.Context(), name)
 	if err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	r.t.Cleanup(func() {
 		if err := node.Remove(r.ctx()); err != nil {
-			t.Error(err)
+			r.t.Error(err)
 		}
 	})
 	r.step("machine %s is ready", node.Name)
 	r.patience = 3 * limit // all takes ten times as long there
 	m := &machineRig{rig: r, machine: node}
-	t.Cleanup(m.keepMachineLogs)
+	r.t.Cleanup(m.keepMachineLogs)
 	return m
 }
 
@@ -261,11 +267,15 @@ func TestMachine(t *testing.T) {
 	if full(t) {
 		r.part("a pool of three and four pods", r.fourthWaits)
 		r.part("claims and networks in a pod", r.claimsAndNetworks)
+		r.part("a network takes its device from a claim", r.networkOfClaim)
 		r.part("the configuration changes", func() { r.reconfigured(config) })
 		r.part("a pod is deleted by force", r.forced)
 		r.part("the node is drained", r.drained)
-		r.part("the agent is killed while a pod starts", r.killedWhileStarting)
-		r.part("the agent is killed while a pod ends", r.killedWhileEnding)
+		r.part("the agent is killed between the claim's status and the table", r.killedBeforeRow)
+		r.part("the agent is killed between handing over and the pod's start", r.killedBeforeStart)
+		r.part("the agent is killed between the sandbox's end and giving back", r.killedBeforeUnprepare)
+		r.part("the runtime's hooks are not there", r.withoutHooks)
+		r.part("there is nothing but the runtime's hooks", r.hooksAlone)
 		r.part("the kubelet is restarted", func() { r.restarted(lab.Kubelet, syscall.SIGTERM) })
 		r.part("containerd is restarted", func() { r.restarted(lab.Containerd, syscall.SIGTERM) })
 		r.part("containerd is killed", func() { r.restarted(lab.Containerd, syscall.SIGKILL) })
@@ -389,8 +399,7 @@ func (r *machineRig) fourthWaits() {
 	r.remove("d0", "d1", "d2", "d3")
 }
 
-// claimsAndNetworks: two claims in a pod; a claim and a network, and their names clash; a network that
-// takes its device from a claim.
+// claimsAndNetworks: two claims in a pod; a claim and a network, and their names clash.
 func (r *machineRig) claimsAndNetworks() {
 	r.nad("bridge", bridgeConfig)
 	r.create("two", "", claiming("fast", "sriov-claim"))
@@ -407,4 +416,39 @@ func (r *machineRig) claimsAndNetworks() {
 	}
 	r.event("clash", "net1")
 	r.remove("clash", "both", "two")
+}
+
+// cardNetwork takes what device the pod has of the pool, and has no parameters of its own.
+const cardNetwork = `
+apiVersion: k8s.cni.cncf.io/v1
+kind: NetworkAttachmentDefinition
+metadata:
+  name: card
+  annotations: {k8s.v1.cni.cncf.io/resourceName: networkdriver.cilium.io/sriov-pool}
+spec:
+  config: '{"cniVersion": "1.0.0", "name": "card", "type": "host-device"}'
+`
+
+// networkOfClaim: the device of a claim is moved by the network's plugin, under the network's name, and
+// it is not moved twice.
+func (r *machineRig) networkOfClaim() {
+	lab.Apply(r.t, cardNetwork, "--namespace="+r.ns)
+	r.create("drawn", "card@drawn0", claiming("sriov-claim"))
+	r.has("drawn", "drawn0")
+	if out := r.exec("drawn", "ip", "-o", "link"); strings.Contains(out, "sriov0") || strings.Count(out, "\n") != 3 {
+		r.t.Errorf("in the pod, beside lo and eth0:\n%s", out)
+	}
+	r.wait("network-status of drawn", func() error {
+		all := r.status(r.get("drawn"))
+		if len(all) != 2 || all[1].Interface != "drawn0" || all[1].Name != r.ns+"/card" {
+			return fmt.Errorf("it says %+v", all)
+		}
+		return nil
+	})
+	if vfs, _ := r.vfs(); !strings.Contains(strings.Join(vfs, "\n"), "vlan 1001") {
+		r.t.Errorf("the PF says %q", vfs)
+	}
+	r.create("less", "card,card", claiming("sriov-claim"))
+	r.event("less", "card", "device")
+	r.remove("drawn", "less")
 }
