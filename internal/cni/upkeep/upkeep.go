@@ -25,6 +25,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -71,11 +72,11 @@ type Keeper struct {
 	opts  Options
 	log   *slog.Logger
 	judge orphans.Judge
-	rests map[name]*rest
 	pods  map[name]*plugged
 	wake  chan struct{}
 
 	mu     sync.Mutex // guards what follows
+	rests  map[name]*rest
 	counts map[string]uint64
 	plugs  map[string]uint64
 }
@@ -106,6 +107,29 @@ func (k *Keeper) Counts() map[string]uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return maps.Clone(k.counts)
+}
+
+// Resting is an orphan that could not be undone, and waits for the next order.
+type Resting struct {
+	Key   journal.Key
+	Begun time.Time
+	Tries int
+	Until time.Time
+	Said  string // what the last order came to
+}
+
+// Resting gives the orphans that are looked at again later, the next one first.
+func (k *Keeper) Resting() []Resting {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := make([]Resting, 0, len(k.rests))
+	for n, r := range k.rests {
+		all = append(all, Resting{Key: n.key, Begun: n.begun, Tries: r.tries, Until: r.until, Said: r.said})
+	}
+	slices.SortFunc(all, func(a, b Resting) int {
+		return cmp.Or(a.Until.Compare(b.Until), cmp.Compare(a.Key, b.Key))
+	})
+	return all
 }
 
 // Run looks for orphans until ctx ends.
@@ -142,16 +166,26 @@ func (k *Keeper) look(ctx context.Context) {
 		seen = append(seen, o)
 		there[name{o.Key, o.Begun}] = true
 	}
+	k.mu.Lock()
 	maps.DeleteFunc(k.rests, func(n name, _ *rest) bool { return !there[n] })
+	k.mu.Unlock()
 	for _, s := range k.judge.Look(time.Now(), seen) {
 		if ctx.Err() != nil {
 			return
 		}
-		if r := k.rests[name{s.Key, s.Begun}]; r == nil || !time.Now().Before(r.until) {
+		if k.rested(name{s.Key, s.Begun}) {
 			// Of another boot: where a runtime has run Weft in this one.
 			k.undo(ctx, cmp.Or(hosts[name{s.Key, s.Begun}], latest), s)
 		}
 	}
+}
+
+// rested says that a record is not left alone now.
+func (k *Keeper) rested(n name) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r := k.rests[n]
+	return r == nil || !time.Now().Before(r.until)
 }
 
 // undo has the hands undo one record, if its sandbox is gone.
@@ -164,16 +198,25 @@ func (k *Keeper) undo(ctx context.Context, host string, s orphans.Sandbox) {
 	if err != nil {
 		outcome, said = "failed", err.Error()
 	}
+	over := err == nil && (answer.Outcome == apply.Done || answer.Outcome == apply.Gone)
+	isNew := k.count(name{s.Key, s.Begun}, over, outcome, said)
+	switch {
+	case over && answer.Outcome == apply.Done:
+		k.log.Info("orphan is undone", "key", string(s.Key), "pod_uid", s.PodUID, "other_boot", s.Dead)
+	case !over && isNew: // it is told once as long as it lasts
+		k.log.Warn("orphan is not undone, looked at again", "key", string(s.Key), "pod_uid", s.PodUID, "outcome", outcome, "reason", said)
+	}
+}
+
+// count notes what came of an order. A record that it is not over with rests; isNew says that it
+// did not come to the same the last time.
+func (k *Keeper) count(n name, over bool, outcome, said string) (isNew bool) {
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.counts[outcome]++
-	k.mu.Unlock()
-	n := name{s.Key, s.Begun}
-	if err == nil && (answer.Outcome == apply.Done || answer.Outcome == apply.Gone) {
+	if over {
 		delete(k.rests, n)
-		if answer.Outcome == apply.Done {
-			k.log.Info("orphan is undone", "key", string(s.Key), "pod_uid", s.PodUID, "other_boot", s.Dead)
-		}
-		return
+		return false
 	}
 	r := k.rests[n]
 	if r == nil {
@@ -182,9 +225,7 @@ func (k *Keeper) undo(ctx context.Context, host string, s orphans.Sandbox) {
 	}
 	r.until = time.Now().Add(min(firstRest<<min(r.tries, 16), lastRest))
 	r.tries++
-	if r.said == outcome+said {
-		return // it is told once as long as it lasts
-	}
-	r.said = outcome + said
-	k.log.Warn("orphan is not undone, looked at again", "key", string(s.Key), "pod_uid", s.PodUID, "outcome", outcome, "reason", said)
+	was := r.said
+	r.said = outcome + ": " + said
+	return r.said != was
 }

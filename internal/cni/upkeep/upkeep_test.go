@@ -259,3 +259,33 @@ func TestPlugin(t *testing.T) {
 	write(p.Binary, "#!/bin/sh\necho '{\"version\":7}'\n")
 	fails("version 7")
 }
+
+// What could not be undone is shown, with the reason and the time of the next order, until it is
+// undone.
+func TestResting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(orphans.Unknown, true, "a-eth0")
+		n.answer = func(apply.Order) (apply.Answer, error) { return apply.Answer{}, errors.New("the plugin is not there") }
+		n.begin = time.Now()
+		k := upkeep.New(upkeep.Options{Hands: n, Records: n, Knows: n.knows}, slog.New(slog.DiscardHandler))
+		var keeper sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		keeper.Go(func() { k.Run(ctx) }) //nolint:errcheck // it has none
+		time.Sleep(5 * time.Second)      //nolint:forbidigo // the bubble's clock
+		want := []upkeep.Resting{{
+			Key: "a-eth0", Begun: time.Unix(1, 0), Tries: 1, Until: n.begin.Add(11 * time.Second), Said: "failed: the plugin is not there",
+		}}
+		if diff := cmp.Diff(want, k.Resting()); diff != "" {
+			t.Error(diff)
+		}
+		n.mu.Lock()
+		n.answer = done
+		n.mu.Unlock()
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		if got := k.Resting(); len(got) != 0 {
+			t.Errorf("undone, and still resting: %v", got)
+		}
+		cancel()
+		keeper.Wait()
+	})
+}

@@ -53,21 +53,25 @@ type Lanes struct {
 // for two a CPU, at least four. A limit of 1 keeps none for urgent calls: nothing could
 // ever be added.
 func Open(stateDir string, limit int) (*Lanes, error) {
-	switch {
-	case limit < 0:
+	if limit < 0 {
 		return nil, fmt.Errorf("open lanes: limit %d is negative", limit)
-	case limit == 0:
+	}
+	dir, err := journal.PrivateDir(filepath.Join(stateDir, "lanes"))
+	if err != nil {
+		return nil, fmt.Errorf("open lanes: %w", err)
+	}
+	return newLanes(dir.Name(), limit), dir.Close()
+}
+
+func newLanes(dir string, limit int) *Lanes {
+	if limit == 0 {
 		limit = max(2*runtime.NumCPU(), 4)
 	}
 	kept := max(limit/4, 1)
 	if limit == 1 {
 		kept = 0
 	}
-	dir, err := journal.PrivateDir(filepath.Join(stateDir, "lanes"))
-	if err != nil {
-		return nil, fmt.Errorf("open lanes: %w", err)
-	}
-	return &Lanes{dir: dir.Name(), limit: limit, kept: kept}, dir.Close()
+	return &Lanes{dir: dir, limit: limit, kept: kept}
 }
 
 // Take gives a slot, and waits for one until ctx ends; the error is ErrBusy then. The slot
