@@ -25,7 +25,7 @@ import (
 // The record stays, and the sweep goes on.
 const givesUpAt = 3
 
-// del undoes what the record says. Without one it takes over a Multus scratch file,
+// del undoes what the record says. Without one it takes over what Multus left,
 // and without that it tries the conf's own delegates and succeeds.
 func (h *hands) del(ctx context.Context) ([]byte, error) {
 	confErr := h.configure()
@@ -48,7 +48,7 @@ func (h *hands) del(ctx context.Context) ([]byte, error) {
 		return nil, confErr
 	}
 	if !corrupt {
-		if err := h.takeOver(rec); err != nil {
+		if err := h.takeOver(ctx, rec); err != nil {
 			return nil, err
 		}
 	}
@@ -89,8 +89,9 @@ func (h *hands) undo(ctx context.Context, rec *journal.Record, ofRuntime bool) (
 }
 
 // takeOver makes a record of a Multus scratch file, for a pod that Multus attached.
-// The file goes when the record has been undone.
-func (h *hands) takeOver(rec *journal.Record) error {
+// The file goes when the record has been undone. Of a torn one, or one that is lost, the pod
+// network may be what is not known: then the conf's own delegates are tried, too.
+func (h *hands) takeOver(ctx context.Context, rec *journal.Record) error {
 	if len(rec.State().Intents) > 0 {
 		return nil
 	}
@@ -101,6 +102,9 @@ func (h *hands) takeOver(rec *journal.Record) error {
 	}
 	if len(found) == 0 {
 		return nil
+	}
+	if !slices.ContainsFunc(found, func(a scratch.Attachment) bool { return a.Default }) {
+		h.undoOwnDelegates(ctx, rec)
 	}
 	body := record.Body{
 		Sandbox: sb, NetnsID: netnsID(sb.Netns), ConfName: h.conf.Name,

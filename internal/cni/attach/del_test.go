@@ -373,3 +373,20 @@ func TestDelTakesOverAMultusScratchFile(t *testing.T) {
 	r.ok("DEL")
 	r.wantCalls("pa DEL eth0")
 }
+
+// What Multus forgot in its scratch file and libcni did not in its results is undone; the pod
+// network, of which there is no result, by the conf.
+func TestDelTakesOverMultusResultsAlone(t *testing.T) {
+	r := newRig(t)
+	second := r.delegate("pb", "cniVersion", "1.0.0", "name", "second")
+	results := filepath.Join(r.conf["cniDir"].(string), "results")
+	r.write(filepath.Join(results, "second-cid1-net1"), r.json(map[string]any{
+		"kind": "cniCacheV1", "containerId": "cid1", "ifName": "net1", "networkName": "second", "config": []byte(r.json(second)),
+	}))
+	r.ok("DEL")
+	r.wantCalls("pa DEL eth0", "pb DEL net1")
+	if left := r.files(results); len(left) != 0 {
+		t.Errorf("left of Multus: %v", left)
+	}
+	r.wantClean()
+}

@@ -45,17 +45,20 @@ func (h *hands) gc(ctx context.Context) ([]byte, error) {
 	for _, v := range h.conf.ValidAttachments {
 		valid[v] = true
 	}
-	nets := networks{}
+	nets, podNetwork := networks{}, ""
 	if p, err := h.ownNetworks(ctx); err != nil {
 		h.log.warn("GC goes on without the cluster network: " + err.Error())
 	} else if p != nil {
 		for _, a := range p.Attachments {
 			nets.add(a.Conf)
+			if a.Default {
+				podNetwork = a.Conf.Name
+			}
 		}
 	}
 	faults := []error{h.gcRecords(ctx, valid, nets), h.gcScratch(ctx)}
 	h.sweepSome(ctx)
-	faults = append(faults, h.gcNetworks(ctx, nets))
+	faults = append(faults, h.gcNetworks(ctx, nets, podNetwork))
 	return nil, errors.Join(faults...)
 }
 
@@ -191,7 +194,7 @@ func (h *hands) gcOneScratch(ctx context.Context, id string) error {
 		return err
 	}
 	defer rec.Close() //nolint:errcheck // an empty record is removed, another one is left
-	if err := h.takeOver(rec); err != nil || len(rec.State().Intents) == 0 {
+	if err := h.takeOver(ctx, rec); err != nil || len(rec.State().Intents) == 0 {
 		return err
 	}
 	return h.undoRecord(ctx, rec)
@@ -203,13 +206,13 @@ const defaultIfName = "eth0"
 
 // gcNetworks gives every network the list of what lives under its conf name. No ADD
 // runs meanwhile: an address that one just took would be in no list yet.
-func (h *hands) gcNetworks(ctx context.Context, nets networks) error {
+func (h *hands) gcNetworks(ctx context.Context, nets networks, podNetwork string) error {
 	gate, err := h.shutGate(ctx)
 	if err != nil {
 		return err
 	}
 	defer gate.Close() //nolint:errcheck // only its lock matters
-	live, err := h.liveByName()
+	live, err := h.liveByName(podNetwork)
 	if err != nil {
 		return err
 	}
@@ -228,53 +231,6 @@ func (h *hands) gcNetworks(ctx context.Context, nets networks) error {
 		}
 	}
 	return errors.Join(faults...)
-}
-
-// liveByName lists the attachments of every record and scratch file by conf name.
-func (h *hands) liveByName() (map[string][]netconf.ValidAttachment, error) {
-	live := map[string][]netconf.ValidAttachment{}
-	keys, err := h.store.Keys()
-	if err != nil {
-		return nil, stateFault("", err)
-	}
-	for _, key := range keys {
-		st, err := h.store.Read(key)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // deleted since the keys were listed
-		}
-		if err != nil {
-			// What it holds is not known, so nothing may be released.
-			return nil, stateFault(key, err)
-		}
-		if len(st.Intents) == 0 {
-			continue
-		}
-		s, err := record.Decode(st, h.boot)
-		if err != nil {
-			return nil, stateFault(key, err)
-		}
-		for _, a := range s.Attachments {
-			if !a.Undone {
-				live[a.Conf.Name] = append(live[a.Conf.Name], netconf.ValidAttachment{ContainerID: s.Body.Sandbox.ContainerID, IfName: a.IfName})
-			}
-		}
-	}
-	ids, err := scratch.List(h.conf.CNIDir)
-	if err != nil {
-		return nil, stateFault("", err)
-	}
-	for _, id := range ids {
-		found, err := scratch.Load(h.conf.CNIDir, id, defaultIfName)
-		// Multus leaves torn files behind for good. One whose sandbox is gone holds nothing;
-		// gcScratch has told it.
-		if err != nil && h.listed(id) {
-			return nil, &fault.Fault{Code: fault.State, Object: "Multus file " + filepath.Join(h.conf.CNIDir, id), Text: err.Error(), Err: err}
-		}
-		for _, a := range found {
-			live[a.Conf.Name] = append(live[a.Conf.Name], netconf.ValidAttachment{ContainerID: id, IfName: a.IfName})
-		}
-	}
-	return live, nil
 }
 
 // networks is a set of networks by name and exact configuration.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestVersion(t *testing.T) {
@@ -253,6 +255,43 @@ func TestGCAtOnce(t *testing.T) {
 	}
 	r.ok("GC")
 	r.wantClean()
+}
+
+// A sandbox that the runtime lists and of which there is neither record nor scratch file keeps
+// its address of the pod network, which the runtime itself gave it, and what Multus' result
+// files say of it.
+func TestGCKeepsWhatNobodyRecorded(t *testing.T) {
+	r := newRig(t)
+	r.conf["cniVersion"] = "1.1.0"
+	r.conf["delegates"] = []any{r.delegate("pa", "cniVersion", "1.1.0", "name", "defnet")}
+	neta := r.delegate("pb", "cniVersion", "1.1.0", "name", "neta")
+	r.nad("default", "neta", neta)
+	r.pod(networks, "neta")
+	r.ok("ADD")
+	for _, c := range []struct{ id, name string }{{"cid8", "neta-cid8-net1"}, {"cid9", "neta-cid9-net1"}} {
+		r.write(filepath.Join(r.conf["cniDir"].(string), "results", c.name), r.json(map[string]any{
+			"kind": "cniCacheV1", "containerId": c.id, "ifName": "net1", "networkName": "neta", "config": []byte(r.json(neta)),
+		}))
+	}
+	r.calls()
+	r.conf["cni.dev/valid-attachments"] = []any{
+		map[string]any{"containerID": "cid1", "ifname": "eth0"},
+		map[string]any{"containerID": "plain", "ifname": "eth0"},
+		map[string]any{"containerID": "cid8", "ifname": "eth0"},
+	}
+	r.ok("GC")
+	lists := map[string][]string{}
+	for _, e := range r.started() {
+		if e.Command != "GC" {
+			t.Errorf("GC ran %s %s of %s", e.Type, e.Command, e.ContainerID)
+			continue
+		}
+		lists[e.Type] = valid(t, e.Stdin)
+	}
+	want := map[string][]string{"pa": {"cid1/eth0", "cid8/eth0", "plain/eth0"}, "pb": {"cid1/net1", "cid8/net1"}}
+	if d := cmp.Diff(want, lists); d != "" {
+		t.Errorf("what the plugins were told (-want +got):\n%s", d)
+	}
 }
 
 // A torn Multus file of a sandbox that is gone keeps no network from GC; of one that lives it does.

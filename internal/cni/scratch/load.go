@@ -50,7 +50,8 @@ type cached struct {
 
 // Load gives the attachments of a container, in the order in which they were made. ifName is
 // the interface of its pod network, which the scratch file does not hold. No file, and no
-// cniDir, is no attachment.
+// cniDir, is no attachment. Without a scratch file they are what the result files say:
+// Multus forgets a scratch file also when a DEL failed, libcni what it undid alone.
 //
 // A result file gives an attachment's Result, RuntimeConfig and Args. Without a good one,
 // RuntimeConfig is what the scratch file remembers, and Args is "": that of the call.
@@ -65,7 +66,7 @@ func Load(cniDir, containerID, ifName string) ([]Attachment, error) {
 	defer root.Close() //nolint:errcheck // opened for reading
 	data, err := read(root, containerID)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return fromResults(root, containerID, ifName)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read scratch file: %w", err)

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -184,6 +185,34 @@ func TestLoadWithoutGoodResults(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		t.Run(name, func(t *testing.T) { wantAttachments(t, got, want) })
+	}
+}
+
+// A scratch file that is lost is what the result files say, as a torn one is.
+func TestLoadFromResultsAlone(t *testing.T) {
+	cached := func(ifName, conf string) string {
+		return `{"kind":"cniCacheV1","containerId":"` + id + `","config":"` + base(conf) + `","ifName":"` + ifName + `"}`
+	}
+	results := map[string]string{
+		"results/neta-" + id + "-net1":     cached("net1", confB),
+		"results/defnet-" + id + "-eth0":   cached("eth0", confA),
+		"results/defnet-" + id + "ff-eth0": cached("eth0", confA), // another container
+		"results/broken-" + id + "-net2":   `{"kind":`,
+	}
+	want := []Attachment{
+		{Attachment: plan.Attachment{Network: "defnet", IfName: "eth0", Default: true, Conf: defnet}},
+		{Attachment: plan.Attachment{Network: "neta", IfName: "net1", Conf: neta}},
+	}
+	for name, more := range map[string]map[string]string{"lost": {}, "torn": {id: `[{"Conf":`}} {
+		t.Run(name, func(t *testing.T) {
+			files := maps.Clone(results)
+			maps.Copy(files, more)
+			got, err := Load(write(t, files), id, "eth0")
+			if (err != nil) != (name == "torn") {
+				t.Error(err)
+			}
+			wantAttachments(t, got, want)
+		})
 	}
 }
 
