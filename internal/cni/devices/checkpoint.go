@@ -21,18 +21,21 @@ const MaxCheckpoint = 32 << 20
 
 const checkpointFile = "kubelet_internal_checkpoint"
 
-// checkpoint is the part of the file that is read. Its checksum is over the kubelet's
+// Held is what the kubelet's device manager gave to the pods of the node, by their UIDs. A
+// nil *Held, of a node without the file, holds nothing.
+type Held struct {
+	object  string
+	entries []heldEntry
+}
+
+// heldEntry is the part of an entry that is read. The file's checksum is over the kubelet's
 // own in-memory form and cannot be computed here.
 // Source: kubernetes pkg/kubelet/cm/devicemanager/checkpoint.
-type checkpoint struct {
-	Data *struct {
-		PodDeviceEntries []struct {
-			PodUID       string
-			ResourceName string
-			// DeviceIDs maps NUMA nodes to IDs; before Kubernetes 1.20 it was the list of IDs.
-			DeviceIDs json.RawMessage
-		}
-	}
+type heldEntry struct {
+	PodUID       string
+	ResourceName string
+	// DeviceIDs maps NUMA nodes to IDs; before Kubernetes 1.20 it was the list of IDs.
+	DeviceIDs json.RawMessage
 }
 
 // Checkpoint reads which devices the kubelet's device manager gave to the pod of that
@@ -41,44 +44,90 @@ type checkpoint struct {
 // cannot be read is a *fault.Fault of code 11, because the kubelet writes it anew with
 // every container that it starts.
 func Checkpoint(kubeletDir, podUID string) (map[string][]string, error) {
-	dir := filepath.Join(kubeletDir, "device-plugins")
-	object := "file " + filepath.Join(dir, checkpointFile)
-	b, err := readBelow(dir, checkpointFile, MaxCheckpoint)
-	if errors.Is(err, fs.ErrNotExist) {
-		return map[string][]string{}, nil
+	held, err := ReadCheckpoint(kubeletDir)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		var found map[string][]string
-		if found, err = parseCheckpoint(b, podUID); err == nil {
-			return found, nil
-		}
-	}
-	return nil, fault.New(fault.TryLater, object, "", "read the pod's devices: %w", hostfiles.Cause(err))
+	return held.Of(podUID)
 }
 
-func parseCheckpoint(b []byte, podUID string) (map[string][]string, error) {
-	var c checkpoint
+// ReadCheckpoint reads what all pods of the node were given. No file: nil. Errors are those
+// of Checkpoint.
+func ReadCheckpoint(kubeletDir string) (*Held, error) {
+	dir := filepath.Join(kubeletDir, "device-plugins")
+	held := &Held{object: "file " + filepath.Join(dir, checkpointFile)}
+	b, err := readBelow(dir, checkpointFile, MaxCheckpoint)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		held.entries, err = parseCheckpoint(b)
+	}
+	if err != nil {
+		return nil, held.fault(err)
+	}
+	return held, nil
+}
+
+func (h *Held) fault(err error) error {
+	return fault.New(fault.TryLater, h.object, "", "read the pod's devices: %w", hostfiles.Cause(err))
+}
+
+func parseCheckpoint(b []byte) ([]heldEntry, error) {
+	var c struct {
+		Data *struct{ PodDeviceEntries []heldEntry }
+	}
 	if err := json.Unmarshal(b, &c); err != nil {
 		return nil, err
 	}
 	if c.Data == nil {
 		return nil, errors.New("it has no Data: this is no checkpoint of the device manager")
 	}
+	return c.Data.PodDeviceEntries, nil
+}
+
+// Of are the devices of the pod of that UID, as Checkpoint gives them.
+func (h *Held) Of(podUID string) (map[string][]string, error) {
 	found := map[string][]string{}
-	for i, e := range c.Data.PodDeviceEntries {
-		if e.PodUID != podUID || podUID == "" {
+	if h == nil || podUID == "" {
+		return found, nil
+	}
+	for i, e := range h.entries {
+		if e.PodUID != podUID {
 			continue
 		}
 		ids, err := deviceIDs(e.DeviceIDs)
 		if err != nil {
-			return nil, fmt.Errorf("Data.PodDeviceEntries[%d].DeviceIDs: %w", i, err)
+			return nil, h.fault(fmt.Errorf("Data.PodDeviceEntries[%d].DeviceIDs: %w", i, err))
 		}
 		if e.ResourceName == "" {
-			return nil, fmt.Errorf("Data.PodDeviceEntries[%d].ResourceName is empty", i)
+			return nil, h.fault(fmt.Errorf("Data.PodDeviceEntries[%d].ResourceName is empty", i))
 		}
 		found[e.ResourceName] = append(found[e.ResourceName], ids...)
 	}
 	return Merge(found), nil
+}
+
+// ByAnother says whether a device is another pod's, and not that of this UID. What is broken
+// about other pods is theirs: it says nothing.
+func (h *Held) ByAnother(podUID, resource, id string) bool {
+	another := false
+	if h == nil {
+		return false
+	}
+	for _, e := range h.entries {
+		if e.ResourceName != resource {
+			continue
+		}
+		if ids, err := deviceIDs(e.DeviceIDs); err != nil || !slices.Contains(ids, id) {
+			continue
+		}
+		if e.PodUID == podUID {
+			return false
+		}
+		another = true
+	}
+	return another
 }
 
 // deviceIDs reads either shape; the NUMA node makes no difference here.

@@ -5,7 +5,8 @@
 // files on: from the device plugin to the CNI plugins, and back into network-status.
 //
 // It owns three sources, of which callers Merge what they have: the kubelet's device
-// checkpoint (Checkpoint), and the allocations of the pod's ResourceClaims with the
+// checkpoint (Checkpoint; the agent asks the kubelet itself as well, in the room podresources,
+// and compares: ReadCheckpoint), and the allocations of the pod's ResourceClaims with the
 // attributes that drivers publish in ResourceSlices (Claims, Slices and FromClaims,
 // which are pure: callers get the objects). And it owns the files below deviceInfoDir.
 //
@@ -18,7 +19,7 @@
 // Kubernetes: the objects' types here have the fields that are read. Who gets which
 // device is decided by plan.
 //
-// Implements: spec/cni.md rule 10 (agentless), section 1.15; NPWG device-info spec 1.1.
+// Implements: spec/cni.md rule 10 (but for pod-resources), section 1.15; NPWG device-info spec 1.1.
 package devices
 
 import (
