@@ -1,8 +1,8 @@
 // Copyright The Weft Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package libvirttest is the other end of a connection to libvirt, for tests: it has one machine,
-// whose state, XML and guest agent are set, and which can be told to misbehave.
+// Package libvirttest is the other end of a connection to libvirt, for tests: it has machines that
+// are all alike, whose state, XML and guest agent are set, and which can be told to misbehave.
 //
 // It owns the little of libvirt's protocol that internal/vm/source asks for, written anew and not
 // shared with it, so that one checks the other.
@@ -13,28 +13,30 @@
 package libvirttest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"io"
 	"net"
 	"sync"
 )
 
-// Fake is a libvirt with one machine. Its fields are changed by Set once it serves.
+// Fake is a libvirt. Its fields are changed by Set once it serves.
 type Fake struct {
 	State  uint32
 	XML    string
 	Guest  func() ([]byte, uint32) // payload and status of an answer to the agent's call
 	Silent bool                    // it answers nothing any more
+	Stuck  string                  // a machine of which nothing is answered
 
 	mu    sync.Mutex
-	asked int // how often the agent was
-	name  string
+	asked int // how often an agent was
+	names []string
 	conns []net.Conn
 }
 
-// New makes one whose machine runs, has one interface and an agent that reports an address.
-func New(name string) *Fake {
-	f := &Fake{State: 1, XML: XML(name, "connected"), name: name}
+// New makes one whose machines run, have one interface and an agent that reports an address.
+func New(name string, more ...string) *Fake {
+	f := &Fake{State: 1, XML: XML(name, "connected"), names: append([]string{name}, more...)}
 	f.Addresses("10.0.0.5")
 	return f
 }
@@ -151,10 +153,11 @@ func (f *Fake) Serve(c net.Conn) {
 			return
 		}
 		field := func(i int) uint32 { return binary.BigEndian.Uint32(head[i*4:]) }
-		if _, err := io.CopyN(io.Discard, c, int64(field(0))-headerSize); err != nil {
+		question := make([]byte, max(0, int64(field(0))-headerSize))
+		if _, err := io.ReadFull(c, question); err != nil {
 			return
 		}
-		payload, status, ok := f.answer(field(3))
+		payload, status, ok := f.answer(field(3), question)
 		if field(3) == connectOpen {
 			if opened { // as libvirt itself
 				payload, status = Failure(internalError, "connection is already open"), statusError
@@ -170,10 +173,11 @@ func (f *Fake) Serve(c net.Conn) {
 	}
 }
 
-func (f *Fake) answer(procedure uint32) (payload []byte, status uint32, ok bool) {
+func (f *Fake) answer(procedure uint32, question []byte) (payload []byte, status uint32, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.Silent {
+	// What is asked of a machine begins with its name.
+	if f.Silent || f.Stuck != "" && bytes.HasPrefix(question, Str(nil, f.Stuck)) {
 		return nil, 0, false
 	}
 	switch procedure {
@@ -184,8 +188,11 @@ func (f *Fake) answer(procedure uint32) (payload []byte, status uint32, ok bool)
 	case 14:
 		return Str(nil, f.XML), 0, true
 	case 273:
-		p := Str(U32(nil, 1), f.name)
-		return U32(U32(append(p, make([]byte, 16)...), 7), 1), 0, true
+		p := U32(nil, uint32(len(f.names)))
+		for i, name := range f.names {
+			p = U32(append(Str(p, name), make([]byte, 16)...), uint32(7+i))
+		}
+		return U32(p, uint32(len(f.names))), 0, true
 	case 316:
 		return U32(nil, 1), 0, true
 	case 353:
