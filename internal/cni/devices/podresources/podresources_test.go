@@ -239,8 +239,8 @@ func TestGetNotServed(t *testing.T) {
 	k.asked("Get", "List")
 	want(t, s, "web", "u1", found, List)
 	k.asked("List")
-	start := time.Now()
-	s.client.now = func() time.Time { return start.Add(remembered + long) }
+	now := time.Now().Add(remembered + long)
+	s.client.now = func() time.Time { now = now.Add(time.Millisecond); return now }
 	want(t, s, "web", "u1", found, List)
 	k.asked("Get", "List")
 	k.set(func() { k.getFails = nil })
