@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestMain plays the measured plugin when it is started as one: ADD holds heldBytes.
@@ -86,7 +88,8 @@ func good() *report {
 		binaries: []binary{{"weft-cni", maxPluginBytes}, {"weft-planner", 1 << 30}},
 		memories: []agentMemory{{100, 100, 25<<20 - 1, 10<<20 - 1}, {250, 1000, 45<<20 - 1, 10<<20 - 1}},
 		peaks:    []peak{{"ADD", maxPeakBytes}, {"DEL", 1 << 30}},
-		micro:    []micro{{room: plan100Room, name: plan100Name, nanos: 1e6}, {room: mergeRoom, name: mergeName, nanos: 2e4 - 1, allocs: 99}},
+		micro: []micro{{room: plan100Room, name: plan100Name, nanos: 1e6}, {room: mergeRoom, name: mergeName, nanos: 2e4 - 1, allocs: 99},
+			{room: steadyRoom, name: steadyName, nanos: 1, own: map[string]float64{steadyCore: 0.99, steadyBytes: 20<<10 - 1, steadyWrites: 0}}},
 		samples: []sample{
 			{delegates: 8, record: 2, add: 15, del: 6, exchanges: 10, apiAdd: 50, apiDel: 6, plainFloor: 4, plainAdd: 5, plainDel: 2, addRequests: 3, agentAdd: 10, agentDel: 6, agentAddWrites: 1},
 			{delegates: 1, record: 1, add: 50, del: 50, floorFirst: true, exchanges: 1, apiAdd: 90, apiDel: 90, plainFloor: 1, plainAdd: 90, addRequests: 3, agentAdd: 90, agentAddWrites: 1},
@@ -118,6 +121,10 @@ func TestTargets(t *testing.T) {
 		"no plan":      func(r *report) { r.micro = r.micro[1:] },
 		"merge":        func(r *report) { r.micro[1].nanos++ },
 		"merge's heap": func(r *report) { r.micro[1].allocs++ },
+	}
+	for _, unit := range []string{steadyCore, steadyBytes, steadyWrites} {
+		spoils["more "+unit] = func(r *report) { r.micro[2].own[unit]++ }
+		spoils["no "+unit] = func(r *report) { delete(r.micro[2].own, unit) }
 	}
 	for name, spoil := range spoils {
 		r := good()
@@ -176,18 +183,12 @@ BenchmarkAppend
 BenchmarkAppend-2    	     100	      2000 ns/op
 `
 	want := []micro{
-		{"internal/cni/plan", "Plan100", 812345, 456789, 321},
-		{"internal/cni/plan", "Odd/a-b", 12.5, 0, 1},
-		{"internal/host/journal", "Append", 2000, 0, 0},
+		{"internal/cni/plan", "Plan100", 812345, 456789, 321, map[string]float64{}},
+		{"internal/cni/plan", "Odd/a-b", 12.5, 0, 1, map[string]float64{"MB/s": 42}},
+		{"internal/host/journal", "Append", 2000, 0, 0, map[string]float64{}},
 	}
-	got := parseMicro(out)
-	if len(got) != len(want) {
-		t.Fatalf("got %+v", got)
-	}
-	for i := range want {
-		if got[i] != want[i] {
-			t.Errorf("line %d: got %+v, want %+v", i, got[i], want[i])
-		}
+	if d := cmp.Diff(want, parseMicro(out), cmp.AllowUnexported(micro{})); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
 	}
 }
 

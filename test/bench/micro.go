@@ -23,6 +23,8 @@ type micro struct {
 	nanos  float64
 	bytes  int64
 	allocs int64
+	// own are its own figures, by their units.
+	own map[string]float64
 }
 
 // microBenchmarks runs every benchmark below internal/ and vmistatus/.
@@ -77,7 +79,7 @@ func parseMicro(out string) []micro {
 		if len(fields) < 4 || !strings.HasPrefix(fields[0], "Benchmark") {
 			continue
 		}
-		m := micro{room: room, name: benchmarkName(fields[0])}
+		m := micro{room: room, name: benchmarkName(fields[0]), own: map[string]float64{}}
 		for i := 2; i+1 < len(fields); i += 2 {
 			value, err := strconv.ParseFloat(fields[i], 64)
 			if err != nil {
@@ -90,6 +92,8 @@ func parseMicro(out string) []micro {
 				m.bytes = int64(value)
 			case "allocs/op":
 				m.allocs = int64(value)
+			default:
+				m.own[fields[i+1]] = value
 			}
 		}
 		if m.nanos > 0 {
