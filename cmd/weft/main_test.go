@@ -25,6 +25,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/kube/kubetest"
+	"github.com/weftnet/weft/internal/vm/machine"
 )
 
 var update = flag.Bool("update", false, "write what the commands print into the scripts")
@@ -103,6 +104,22 @@ type view struct {
 	}
 	// Tables are what statedb prints; none: the network driver is off.
 	Tables json.RawMessage
+	// Machines are virtual ones; none: they are not reported.
+	Machines machines
+}
+
+// machines are virtual ones, and their bundles by namespace/name.
+type machines struct {
+	All     []machine.Machine
+	Bundles map[string]json.RawMessage
+}
+
+func (m machines) VMIs() []machine.Machine { return m.All }
+func (m machines) Record(_ context.Context, namespace, name string) (json.RawMessage, error) {
+	if b, ok := m.Bundles[namespace+"/"+name]; ok {
+		return b, nil
+	}
+	return nil, errors.New("it is not on this node")
 }
 
 func (v *view) Node() debug.Node          { return v.State }
@@ -137,6 +154,9 @@ func startAgent(t *testing.T, ts *testscript.TestScript, text string) string {
 			_, err := w.Write(v.Tables)
 			return err
 		})
+	}
+	if v.Machines.All != nil {
+		server.ServeVMIs(v.Machines)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
