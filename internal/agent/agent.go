@@ -17,6 +17,7 @@ import (
 	"github.com/weftnet/weft/internal/agent/metrics"
 	"github.com/weftnet/weft/internal/agent/readiness"
 	"github.com/weftnet/weft/internal/cni/confpub"
+	"github.com/weftnet/weft/internal/cni/devices/podresources"
 	"github.com/weftnet/weft/internal/cni/informed"
 	"github.com/weftnet/weft/internal/cni/observe"
 	"github.com/weftnet/weft/internal/cni/planner"
@@ -36,6 +37,7 @@ type Agent struct {
 	ready      *readiness.Machine
 	cluster    *informers.Cluster
 	observer   *observe.Observer
+	kubelet    *podresources.Source
 	source     *informed.Source
 	reconciler *reconcile.Reconciler
 	keeper     *upkeep.Keeper
@@ -71,7 +73,8 @@ func New(cfg config.Config, version string, log *slog.Logger) (*Agent, error) {
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	a.source = informed.New(a.cluster, informed.Options{KubeletDir: cfg.CNI.KubeletDir, Own: a.own})
+	a.kubelet = podresources.New(podresources.Config{KubeletDir: cfg.CNI.KubeletDir, Observe: a.askedKubelet, Log: part("devices")})
+	a.source = informed.New(a.cluster, informed.Options{Kubelet: a.kubeletDevices, Own: a.own})
 	a.reconciler = reconcile.New(a.reconciling(), a.observer, pods{a.cluster}, part("reconcile"))
 	a.keeper = upkeep.New(a.keeping(), part("upkeep"))
 	a.planner, err = listen.New(cfg.AgentSocket(), socketMode, a.handle, part("planner"))

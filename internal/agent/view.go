@@ -211,14 +211,17 @@ func (v view) Explain(ctx context.Context, namespace, name string) (plan.Output,
 		Sandbox: plan.Sandbox{ContainerID: "CONTAINERID", IfName: "eth0", Netns: "/run/netns/NETNS"},
 		Pod:     asPlanned(p),
 	}
-	cluster := ""
-	return planner.Explain(ctx, in, v.source, func(need plan.Need) plan.File {
+	cluster, told := "", []plan.Decision(nil)
+	src := v.explaining(func(d plan.Decision) { told = append(told, d) })
+	out, err := planner.Explain(ctx, in, src, func(need plan.Need) plan.File {
 		f := hostfiles.Read(conf, need, cluster)
 		if cluster == "" {
 			cluster = f.Path
 		}
 		return f
 	})
+	out.Decisions = append(out.Decisions, told...)
+	return out, err
 }
 
 // errNotPublished: there is no conf to plan with.

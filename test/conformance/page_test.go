@@ -51,7 +51,7 @@ They are tested where the agent is (part 3 of the work, on a real node).
 | case | what it is about |
 |---|---|
 | B28, thick | arguments of the runtime reach delegates when an agent plans (here: without one) |
-| B33 | the kubelet's pod-resources socket answers ResourceExhausted |
+| B33 | the kubelet's pod-resources socket answers ResourceExhausted twice, then data: it is asked again, the pod has its devices (Multus fails) |
 | B58 | what the agent does at its start for a DEL that came while it was away: nothing is owed, since DEL never needs it (here) |
 | B64 | the primary configuration is overwritten with half a file |
 | B65 | the primary configuration is removed |

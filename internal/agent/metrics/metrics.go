@@ -33,6 +33,7 @@ type Metrics struct {
 	laneWait  prometheus.Histogram
 	requests  *prometheus.CounterVec
 	planning  *prometheus.HistogramVec
+	devices   *prometheus.HistogramVec
 
 	mu      sync.Mutex
 	plugins map[string]bool
@@ -71,11 +72,14 @@ func newIn(registry *prometheus.Registry, version string, src Sources) *Metrics 
 			Name: "weft_planner_duration_seconds", Buckets: quick, Help: "How long the planner took to answer.",
 		}, []string{"verb"}),
 	}
+	m.devices = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "weft_device_lookup_duration_seconds", Buckets: quick, Help: "How long it took to ask what devices the kubelet gave to a pod.",
+	}, []string{"method", "outcome"})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "weft_build_info", Help: "1, with the agent's version.", ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
-	registry.MustRegister(m.durations, m.failures, m.laneWait, m.requests, m.planning, info, newReader(src),
+	registry.MustRegister(m.durations, m.failures, m.laneWait, m.requests, m.planning, m.devices, info, newReader(src),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -96,6 +100,11 @@ func (m *Metrics) LaneWait(d time.Duration) { m.laneWait.Observe(d.Seconds()) }
 func (m *Metrics) Planned(verb string, code uint, d time.Duration) {
 	m.requests.WithLabelValues(verb, strconv.FormatUint(uint64(code), 10)).Inc()
 	m.planning.WithLabelValues(verb).Observe(d.Seconds())
+}
+
+// DevicesAsked notes one attempt to learn which devices the kubelet gave to a pod.
+func (m *Metrics) DevicesAsked(method, outcome string, d time.Duration) {
+	m.devices.WithLabelValues(method, outcome).Observe(d.Seconds())
 }
 
 func (m *Metrics) bounded(plugin string) string {

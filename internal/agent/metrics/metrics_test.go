@@ -62,6 +62,7 @@ func TestScrape(t *testing.T) {
 	m.LaneWait(time.Second)
 	m.Planned("plan", 0, time.Millisecond)
 	m.Planned("plan", 11, time.Millisecond)
+	m.DevicesAsked("get", "exhausted", time.Millisecond)
 	want := strings.Split(strings.TrimSpace(`
 weft_apiserver_requests_total{resource="pods",verb="watch"} 1
 weft_apiserver_requests_total{resource="pods/status",verb="patch"} 6
@@ -74,6 +75,8 @@ weft_cni_duration_seconds_count{plugin="bridge",verb="ADD"} 1
 weft_cni_failures_total{plugin="bridge",verb="ADD"} 1
 weft_conf_published 1
 weft_conf_restored_total 4
+weft_device_lookup_duration_seconds_sum{method="get",outcome="exhausted"} 0.001
+weft_device_lookup_duration_seconds_count{method="get",outcome="exhausted"} 1
 weft_hotplug_total{outcome="failed"} 3
 weft_lane_wait_seconds_sum 1
 weft_lane_wait_seconds_count 1
@@ -134,6 +137,7 @@ func TestDocumented(t *testing.T) {
 	m := pedantic(sources())
 	m.Call("ADD", "bridge", time.Second, true)
 	m.Planned("plan", 0, time.Second)
+	m.DevicesAsked("get", "done", time.Second)
 	d := m.Driver(DriverSources{Devices: func() []Devices { return []Devices{{Manager: "dummy"}} }})
 	d.Call("prepare", time.Second, nil)
 	d.Published(map[string]int{"fast": 1}, true, time.Second, nil)

@@ -11,7 +11,7 @@
 // must change something, else 11. A pod made anew under its name is read live: planner
 // asks for it by Refresh.
 //
-// It does not know what annotations mean, nor how the cluster is followed.
+// It does not know what annotations mean, nor how the cluster is followed or the kubelet asked.
 //
 // Implements: architecture 4.2 (verb plan), 4.4 (the agent's caches); spec/cni.md rule 10,
 // B39-B41.
@@ -58,6 +58,8 @@ type writer interface {
 // Options say where the host's files are.
 type Options struct {
 	KubeletDir string // of the device checkpoint
+	// Kubelet gives the devices that the kubelet gave to a pod. Nil: the checkpoint tells them.
+	Kubelet func(ctx context.Context, pod *plan.Pod) (map[string][]string, error)
 	// Own gives the devices that the driver of that name, which runs in this very process, prepared
 	// for a pod, by the resource that a network draws them from. They are not looked for in
 	// ResourceSlices. Nil, or no name: there is no such driver.
@@ -134,9 +136,9 @@ func (s *Source) NAD(ctx context.Context, ref plan.NADRef) (plan.NAD, error) {
 	return plan.NAD{Found: true, Config: n.Config, ResourceName: n.Annotations[plan.ResourceNameAnnotation]}, nil
 }
 
-// Devices are those of the kubelet's checkpoint and of the pod's claims.
+// Devices are those that the kubelet gave to the pod, and those of its claims.
 func (s *Source) Devices(ctx context.Context, pod *plan.Pod) (map[string][]string, error) {
-	fromKubelet, err := devices.Checkpoint(s.opts.KubeletDir, pod.RuntimeUID())
+	fromKubelet, err := s.fromKubelet(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
@@ -146,6 +148,13 @@ func (s *Source) Devices(ctx context.Context, pod *plan.Pod) (map[string][]strin
 	}
 	own, _ := s.own(pod.UID)
 	return devices.Merge(fromKubelet, fromClaims, own), nil
+}
+
+func (s *Source) fromKubelet(ctx context.Context, pod *plan.Pod) (map[string][]string, error) {
+	if s.opts.Kubelet != nil {
+		return s.opts.Kubelet(ctx, pod)
+	}
+	return devices.Checkpoint(s.opts.KubeletDir, pod.RuntimeUID())
 }
 
 // Warnings has none: an API server holds no half objects.
