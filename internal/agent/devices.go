@@ -41,7 +41,7 @@ func (a *Agent) explaining(tell func(plan.Decision)) *informed.Source {
 			n += len(ids)
 		}
 		tell(plan.Decision{
-			Attachment: -1, Subject: plan.SubjectDevice, Value: fmt.Sprintf("%d of the kubelet", n), Reason: "asked: " + answer.Origin(),
+			Attachment: -1, Subject: plan.SubjectDevice, Value: fmt.Sprintf("%d of device plugins", n), Reason: "asked: " + answer.Origin(),
 		})
 		return answer.Devices, nil
 	}})
