@@ -88,8 +88,11 @@ func good() *report {
 		binaries: []binary{{"weft-cni", maxPluginBytes}, {"weft-planner", 1 << 30}},
 		memories: []agentMemory{{100, 100, 25<<20 - 1, 10<<20 - 1}, {250, 1000, 45<<20 - 1, 10<<20 - 1}},
 		peaks:    []peak{{"ADD", maxPeakBytes}, {"DEL", 1 << 30}},
-		micro: []micro{{room: plan100Room, name: plan100Name, nanos: 1e6}, {room: mergeRoom, name: mergeName, nanos: 2e4 - 1, allocs: 99},
-			{room: steadyRoom, name: steadyName, nanos: 1, own: map[string]float64{steadyCore: 0.99, steadyBytes: 20<<10 - 1, steadyWrites: 0}}},
+		micro: []micro{
+			{room: plan100Room, name: plan100Name, nanos: 1e6},
+			{room: mergeRoom, name: mergeName, nanos: 2e4 - 1, allocs: 99},
+			{room: steadyRoom, name: steadyName, nanos: 1, own: map[string]float64{steadyCore: 0.99, steadyBytes: 20<<10 - 1, steadyWrites: 0}},
+		},
 		samples: []sample{
 			{delegates: 8, record: 2, add: 15, del: 6, exchanges: 10, apiAdd: 50, apiDel: 6, plainFloor: 4, plainAdd: 5, plainDel: 2, addRequests: 3, agentAdd: 10, agentDel: 6, agentAddWrites: 1},
 			{delegates: 1, record: 1, add: 50, del: 50, floorFirst: true, exchanges: 1, apiAdd: 90, apiDel: 90, plainFloor: 1, plainAdd: 90, addRequests: 3, agentAdd: 90, agentAddWrites: 1},
