@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -23,6 +24,7 @@ func newDoctor(getenv func(string) string) *cobra.Command {
 	s := &sources{getenv: getenv}
 	var o inspect.DoctorOptions
 	var output, nic string
+	var migrate bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this node, and say what to do about what is wrong",
@@ -34,12 +36,19 @@ It changes nothing. What it may not look into it says: run it as root.
 
 Paths are what the agent says, else the published configuration, else the defaults.
 
+With --migrate it looks at a node with Multus on it instead, before or during the change to Weft, or
+at copies of its directories: which of Multus' settings have to be taken along, which file becomes
+the pod network's, what Multus remembers of its pods, with a kubeconfig networks and pods that
+Weft would refuse. A fault stands in the way; a warning will be different.
+
 With --nic it describes a network card instead, for a report about SR-IOV: kernel, driver, switch
 mode, and its virtual functions as sysfs and as the card show them.
 
 Exit codes: 0 no fault (there may be warnings), 1 a fault was found, 2 wrong usage.`,
 		Example: `  weft doctor
   weft doctor -o json
+  weft doctor --migrate --kubeconfig admin.conf --node NODE
+  weft doctor --migrate --root /host --daemon-config /etc/cni/multus-daemon.json -o json
   weft doctor --nic ens1f0
   weft doctor --root /host                    # a host's files, mounted there
   weft doctor --conf-dir /etc/kubernetes/cni/net.d --bin-dir /usr/libexec/cni
@@ -49,13 +58,30 @@ Exit codes: 0 no fault (there may be warnings), 1 a fault was found, 2 wrong usa
 			if err := checkDoctor(s, &o, output); err != nil {
 				return err
 			}
+			if err := checkMigrate(migrate, nic, o); err != nil {
+				return err
+			}
 			if nic != "" {
 				return doctorNIC(cmd, o, nic, output)
 			}
-			return doctor(cmd, s, o, output)
+			look := inspect.Doctor
+			if migrate {
+				look = inspect.Migrate
+			}
+			return doctor(cmd, s, o, output, look)
 		},
 	}
 	s.flags(cmd)
+	flags := cmd.Flags()
+	doctorFlags(cmd, &o)
+	flags.BoolVar(&migrate, "migrate", false, "look at what a change from Multus would meet")
+	flags.StringVar(&nic, "nic", "", "describe the network card of this interface, and nothing else")
+	flags.StringVarP(&output, "output", "o", "table", "table or json")
+	return cmd
+}
+
+// doctorFlags say where things are.
+func doctorFlags(cmd *cobra.Command, o *inspect.DoctorOptions) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.Root, "root", "", "where the root directory of the host is mounted (default: this machine's own)")
 	flags.StringVar(&o.ConfDir, "conf-dir", "", "directory of the runtime's CNI configurations")
@@ -63,9 +89,9 @@ Exit codes: 0 no fault (there may be warnings), 1 a fault was found, 2 wrong usa
 	flags.StringVar(&o.StateDir, "state-dir", "", "state directory of Weft")
 	flags.StringVar(&o.KubeletDir, "kubelet-dir", "", "directory of the kubelet")
 	flags.StringVar(&o.ServiceAccount, "service-account", "", "whose rights are asked for, as NAMESPACE/NAME (default: the kubeconfig's account)")
-	flags.StringVar(&nic, "nic", "", "describe the network card of this interface, and nothing else")
-	flags.StringVarP(&output, "output", "o", "table", "table or json")
-	return cmd
+	flags.StringVar(&o.CNIDir, "cni-dir", "", "with --migrate: where Multus keeps its records (default: as its configuration says)")
+	flags.StringVar(&o.DaemonConf, "daemon-config", "", "with --migrate: the configuration of Multus' daemon (default: multus.d/daemon-config.json of conf-dir)")
+	flags.StringVar(&o.NodeName, "node", "", "with --migrate: whose pods are looked at (default: those of all nodes)")
 }
 
 // doctorNIC describes a card of this machine: links and what a card says of its virtual functions are
@@ -105,12 +131,22 @@ func checkDoctor(s *sources, o *inspect.DoctorOptions, output string) error {
 	if o.Root != "" && s.socket != "" {
 		return usage("files below --root belong to a host that is looked at without its agent: leave out --socket")
 	}
-	for name, path := range map[string]string{"conf-dir": o.ConfDir, "state-dir": o.StateDir, "kubelet-dir": o.KubeletDir} {
+	for name, path := range map[string]string{"conf-dir": o.ConfDir, "state-dir": o.StateDir, "kubelet-dir": o.KubeletDir, "cni-dir": o.CNIDir, "daemon-config": o.DaemonConf} {
 		if path != "" && !filepath.IsAbs(path) {
 			return usage("%s %q is no absolute path", name, path)
 		}
 	}
 	return checkAccount(s, o.ServiceAccount)
+}
+
+func checkMigrate(migrate bool, nic string, o inspect.DoctorOptions) error {
+	switch {
+	case migrate && nic != "":
+		return &sandbox.UsageError{Err: errors.New("--migrate looks at a node and --nic at a card: which one?")}
+	case !migrate && o.CNIDir+o.DaemonConf+o.NodeName != "":
+		return &sandbox.UsageError{Err: errors.New("--cni-dir, --daemon-config and --node are for --migrate")}
+	}
+	return nil
 }
 
 func checkAccount(s *sources, account string) error {
@@ -126,7 +162,7 @@ func checkAccount(s *sources, account string) error {
 	return nil
 }
 
-func doctor(cmd *cobra.Command, s *sources, o inspect.DoctorOptions, output string) error {
+func doctor(cmd *cobra.Command, s *sources, o inspect.DoctorOptions, output string, look func(context.Context, inspect.DoctorOptions) *inspect.Checkup) error {
 	ctx, cancel, err := s.context(cmd)
 	if err != nil {
 		return err
@@ -150,7 +186,7 @@ func doctor(cmd *cobra.Command, s *sources, o inspect.DoctorOptions, output stri
 		o.API = client
 	}
 	o.Version, o.Now = version(), time.Now()
-	c := inspect.Doctor(ctx, o)
+	c := look(ctx, o)
 	fmt.Fprintf(cmd.ErrOrStderr(), "weft: %s\n", c.Summary())
 	return write(cmd.OutOrStdout(), output, c, c.WriteTable, c.Faulty())
 }

@@ -24,6 +24,8 @@ const (
 type Check struct {
 	Check  string `json:"check"` // what was looked at: "conf order"
 	Result string `json:"result"`
+	Object string `json:"object,omitempty"` // what it is about, where that is one thing
+	Field  string `json:"field,omitempty"`
 	Text   string `json:"text"`         // what was seen
 	Do     string `json:"do,omitempty"` // what to do about it; "" where nothing is to be done
 }

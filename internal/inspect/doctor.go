@@ -39,8 +39,11 @@ type DoctorOptions struct {
 	API                                   reviewer // nil = none to ask
 	// ServiceAccount, "namespace/name", is whose rights are asked for; "" = those of the API's account.
 	ServiceAccount string
-	Version        string // of this program
-	Now            time.Time
+	// What Migrate looks at besides: where Multus kept its records ("" = as its configuration
+	// says), its daemon's configuration, and whose pods are looked at ("" = those of all nodes).
+	CNIDir, DaemonConf, NodeName string
+	Version                      string // of this program
+	Now                          time.Time
 }
 
 // Doctor looks at a node and says what is wrong with it, and what to do. It changes nothing.

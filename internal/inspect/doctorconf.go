@@ -219,29 +219,38 @@ type need struct {
 	fault bool // pods of this node need it
 }
 
+// needs are the plugins that something needs.
+type needs map[string]*need
+
+func (n needs) add(by string, inUse bool, types ...string) {
+	for _, t := range types {
+		if t == "" {
+			continue
+		}
+		if n[t] == nil {
+			n[t] = &need{}
+		}
+		n[t].by = append(n[t].by, by)
+		n[t].fault = n[t].fault || inUse
+	}
+}
+
 // checkPlugins looks for the plugins of the configuration and of all networks.
 func (d *doctor) checkPlugins(ctx context.Context) {
-	needs := map[string]*need{}
-	add := func(by string, inUse bool, types ...string) {
-		for _, t := range types {
-			if t == "" {
-				continue
-			}
-			if needs[t] == nil {
-				needs[t] = &need{}
-			}
-			needs[t].by = append(needs[t].by, by)
-			needs[t].fault = needs[t].fault || inUse
-		}
-	}
+	all := needs{}
 	if d.own != nil {
 		for _, network := range d.own.Delegates {
 			for _, p := range network.Plugins {
-				add("the default network", true, p.Type, p.IPAM)
+				all.add("the default network", true, p.Type, p.IPAM)
 			}
 		}
 	}
-	d.networkNeeds(ctx, add)
+	d.networkNeeds(ctx, all.add)
+	d.findPlugins(all)
+}
+
+// findPlugins says which plugins binDir does not have.
+func (d *doctor) findPlugins(needs needs) {
 	found := 0
 	for _, name := range sorted(needs) {
 		n := needs[name]
@@ -305,7 +314,7 @@ func (d *doctor) checkMultus() {
 	const check = "multus"
 	for _, c := range d.files {
 		if c.multus() && !c.alias {
-			d.add(ResultWarn, check, fmt.Sprintf("%s of %s is Multus'", c.name, d.ConfDir), "delete Multus' DaemonSet, then the file: docs/multus.md")
+			d.add(ResultWarn, check, fmt.Sprintf("%s of %s is Multus'", c.name, d.ConfDir), "delete Multus' DaemonSet, then the file: docs/migrate-from-multus.md")
 		}
 	}
 	for _, path := range []string{filepath.Join(d.ConfDir, "multus.d"), "/run/multus/multus.sock"} {
