@@ -11,6 +11,8 @@ DEMO      ?= examples/demo
 PKGS      ?= ./...
 NODES     ?= 1
 LAB       := test/lab
+# What programs say of themselves when a release is built: make images VERSION=v1.2.3.
+VERSION   ?=
 
 # Another Kubernetes for the laboratory: K8S_VERSION=1.34 (its newest patch) or 1.34.2.
 export K8S_VERSION NODES
@@ -21,7 +23,7 @@ export GOWORK := off
 # Flags given here win over a user's GOFLAGS. No VCS stamp: a tree without usable git data
 # builds as well, and the same sources give the same bytes.
 MODE  := -mod=readonly -buildvcs=false
-BUILD := CGO_ENABLED=0 $(GO) build $(MODE) -trimpath -ldflags='-s -w'
+BUILD := CGO_ENABLED=0 $(GO) build $(MODE) -trimpath -ldflags='-s -w$(if $(VERSION), -X github.com/weftnet/weft/internal/host/version.word=$(VERSION))'
 
 # The race detector needs cgo, hence a C compiler: used where there is one.
 RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)

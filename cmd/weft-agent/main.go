@@ -16,7 +16,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
@@ -25,6 +24,7 @@ import (
 	"github.com/weftnet/weft/internal/agent/config"
 	"github.com/weftnet/weft/internal/agent/logs"
 	"github.com/weftnet/weft/internal/cni/install"
+	"github.com/weftnet/weft/internal/host/version"
 )
 
 func main() {
@@ -54,7 +54,7 @@ func (h host) run(ctx context.Context, args []string) int {
 		fmt.Fprintf(h.stderr, "weft-agent: %v\nSee weft-agent --help.\n", err)
 		return 2
 	case o.version:
-		fmt.Fprintln(h.stdout, "weft-agent", version())
+		fmt.Fprintln(h.stdout, "weft-agent", version.String())
 		return 0
 	}
 	o.overrides.FallbackNodeName = h.fallback()
@@ -73,7 +73,7 @@ func (h host) run(ctx context.Context, args []string) int {
 	default:
 		log := logs.New(h.stderr, cfg.Log.Level, cfg.Log.Format)
 		klog.SetSlogLogger(log.With("part", "client-go"))
-		a, ferr := agent.New(cfg, version(), log)
+		a, ferr := agent.New(cfg, version.String(), log)
 		if ferr != nil {
 			return h.faults(ferr)
 		}
@@ -84,12 +84,4 @@ func (h host) run(ctx context.Context, args []string) int {
 		return 1
 	}
 	return 0
-}
-
-// version is what the module was built as.
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
 }

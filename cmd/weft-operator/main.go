@@ -15,13 +15,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/weftnet/weft/internal/agent/logs"
+	"github.com/weftnet/weft/internal/host/version"
 	"github.com/weftnet/weft/internal/operator"
 )
 
@@ -51,12 +51,12 @@ func (h host) run(ctx context.Context, args []string) int {
 		fmt.Fprintf(h.stderr, "weft-operator: %v\nSee weft-operator --help.\n", err)
 		return 2
 	case o.version:
-		fmt.Fprintln(h.stdout, "weft-operator", version())
+		fmt.Fprintln(h.stdout, "weft-operator", version.String())
 		return 0
 	}
 	log := logs.New(h.stderr, o.level, o.format)
 	klog.SetSlogLogger(log.With("part", "client-go"))
-	op, err := operator.New(o.config, version(), log)
+	op, err := operator.New(o.config, version.String(), log)
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
 			fmt.Fprintf(h.stderr, "weft-operator: %s\n", strings.TrimSpace(line))
@@ -68,12 +68,4 @@ func (h host) run(ctx context.Context, args []string) int {
 		return 1
 	}
 	return 0
-}
-
-// version is what the module was built as.
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
 }
