@@ -157,5 +157,5 @@ func (c *Controller) work(ctx context.Context, objects cache.Cache, kind nodeKin
 		return context.Cause(ctx)
 	case <-c.cfg.Elected:
 	}
-	return c.lead(ctx, l)
+	return c.lead(ctx, l, kind)
 }

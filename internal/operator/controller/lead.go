@@ -27,15 +27,16 @@ type leader struct {
 	*Controller
 	*ledger
 	queue queue
+	kind  nodeKind // what nodes are
 }
 
 // lead works until ctx ends, and then until what has begun is finished.
-func (c *Controller) lead(ctx context.Context, l *ledger) error {
+func (c *Controller) lead(ctx context.Context, l *ledger, kind nodeKind) error {
 	q := workqueue.NewTypedRateLimitingQueueWithConfig(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
 		workqueue.TypedRateLimitingQueueConfig[key]{Name: "weft-operator"})
 	c.cfg.Log.InfoContext(ctx, "lead", "workers", c.cfg.Workers)
-	w := &leader{Controller: c, ledger: l, queue: q}
+	w := &leader{Controller: c, ledger: l, queue: q, kind: kind}
 	l.begin(q)
 	var g errgroup.Group
 	g.Go(func() error {

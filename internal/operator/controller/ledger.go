@@ -51,12 +51,14 @@ type ledger struct {
 	configs map[string]*clusterConfig
 	queue   queue             // nil: nobody works
 	since   map[key]time.Time // when what is in the queue was put there
+	moved   time.Time         // when a node came or went last
 }
 
 func newLedger(log *slog.Logger) *ledger {
 	return &ledger{
 		log: log, table: assign.New(), labels: map[string]map[string]string{}, have: map[string]*nodeConfig{},
 		configs: map[string]*clusterConfig{}, since: map[key]time.Time{},
+		moved: time.Now(),
 	}
 }
 
@@ -184,15 +186,27 @@ func handler[T client.Object](l *ledger, set func(T), remove func(name string)) 
 
 func (l *ledger) nodes() toolscache.ResourceEventHandler {
 	return handler(l, func(o *metav1.PartialObjectMetadata) {
-		if old, ok := l.labels[o.Name]; ok && maps.Equal(old, o.Labels) {
+		old, ok := l.labels[o.Name]
+		switch {
+		case !ok:
+			l.moved = time.Now()
+		case maps.Equal(old, o.Labels):
 			return // a heartbeat
 		}
 		l.labels[o.Name] = o.Labels
 		l.table.SetNode(o.Name, o.Labels)
 	}, func(name string) {
+		l.moved = time.Now()
 		delete(l.labels, name)
 		l.table.DeleteNode(name)
 	})
+}
+
+// calm is for how long no node has come or gone.
+func (l *ledger) calm() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Since(l.moved)
 }
 
 func (l *ledger) nodeConfigs() toolscache.ResourceEventHandler {

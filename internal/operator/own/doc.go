@@ -5,7 +5,8 @@
 // hand-written one back, or delete it. It also owns the marks that tell whose an object is.
 //
 // Invariants: an object without the mark was written by somebody else; it is never deleted, and its
-// spec is kept in the object before it is replaced, until it is put back. What is frozen is not
+// spec is kept in the object before it is replaced, until it is put back, and fields that only newer
+// versions know stay where they are. What is frozen is not
 // touched. An object that is as it should be needs no step.
 //
 // It must not know clients or clocks, nor how a configuration comes to govern a node.

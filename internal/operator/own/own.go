@@ -66,6 +66,9 @@ type Step struct {
 	Do Do
 	// Want is the object that Apply and Restore write: name, labels, annotations and spec.
 	Want *v2alpha1.CiliumNetworkDriverNodeConfig
+	// Adopts says that the object which Apply replaces was written by hand: its spec, with all that
+	// it has, is first kept in the annotation Adopted.
+	Adopts bool
 	// Why tells people.
 	Why string
 }
@@ -75,7 +78,7 @@ type Step struct {
 func Plan(d assign.Decision, spec *v2alpha1.CiliumNetworkDriverNodeConfigSpec, existing *v2alpha1.CiliumNetworkDriverNodeConfig) (Step, error) {
 	switch d.State {
 	case assign.Governed:
-		return govern(d, spec, existing)
+		return govern(d, spec, existing), nil
 	case assign.Frozen:
 		return Step{Do: Nothing, Why: fmt.Sprintf("%s is conflicting or invalid: what its nodes have stays", d.Config)}, nil
 	case assign.Unselected, assign.Conflicting, assign.Wrong:
@@ -83,7 +86,7 @@ func Plan(d assign.Decision, spec *v2alpha1.CiliumNetworkDriverNodeConfigSpec, e
 	return release(existing)
 }
 
-func govern(d assign.Decision, spec *v2alpha1.CiliumNetworkDriverNodeConfigSpec, existing *v2alpha1.CiliumNetworkDriverNodeConfig) (Step, error) {
+func govern(d assign.Decision, spec *v2alpha1.CiliumNetworkDriverNodeConfigSpec, existing *v2alpha1.CiliumNetworkDriverNodeConfig) Step {
 	want := &v2alpha1.CiliumNetworkDriverNodeConfig{
 		TypeMeta: metav1.TypeMeta{APIVersion: v2alpha1.Group + "/" + v2alpha1.Version, Kind: v2alpha1.NodeConfigKind},
 		ObjectMeta: metav1.ObjectMeta{
@@ -96,23 +99,19 @@ func govern(d assign.Decision, spec *v2alpha1.CiliumNetworkDriverNodeConfigSpec,
 	why := fmt.Sprintf("%s governs the node", d.Config)
 	switch {
 	case existing == nil:
-		return Step{Do: Apply, Want: want, Why: why}, nil
+		return Step{Do: Apply, Want: want, Why: why}
 	case Owner(existing) == "":
-		adopted, err := json.Marshal(existing.Spec)
-		if err != nil {
-			return Step{}, fmt.Errorf("keep the spec of %s that was written by hand: %w", existing.Name, err)
-		}
-		want.Annotations[Adopted] = string(adopted)
 		why += ", whose configuration was written by hand and is kept in an annotation"
+		return Step{Do: Apply, Want: want, Adopts: true, Why: why}
 	default:
 		if adopted, ok := existing.Annotations[Adopted]; ok {
 			want.Annotations[Adopted] = adopted
 		}
 	}
 	if Owner(existing) == d.Config && Same(&existing.Spec, &want.Spec) {
-		return Step{Do: Nothing, Why: why}, nil
+		return Step{Do: Nothing, Why: why}
 	}
-	return Step{Do: Apply, Want: want, Why: why}, nil
+	return Step{Do: Apply, Want: want, Why: why}
 }
 
 // Same says whether two specs mean the same, wherever their defaults were filled in.

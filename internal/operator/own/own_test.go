@@ -38,16 +38,16 @@ func TestPlan(t *testing.T) {
 		do          own.Do
 		pool        string
 		annotations map[string]string
+		adopts      bool
 	}{
 		{name: "made", decision: governed, do: own.Apply, pool: "new", annotations: by("a")},
 		{name: "T-64: right already", decision: governed, existing: config("new", ours, by("a")), do: own.Nothing},
 		{name: "T-62: edited by hand", decision: governed, existing: config("edited", ours, by("a")), do: own.Apply, pool: "new", annotations: by("a")},
 		{name: "taken from another", decision: governed, existing: config("new", ours, by("b")), do: own.Apply, pool: "new", annotations: by("a")},
 		{
-			name: "adopted", decision: governed, existing: config("hand", nil, nil), do: own.Apply, pool: "new",
-			annotations: map[string]string{own.Cluster: "a", own.Adopted: `{"pools":[{"name":"hand","filter":{}}]}`},
+			name: "adopted", decision: governed, existing: config("hand", nil, nil), do: own.Apply, pool: "new", annotations: by("a"), adopts: true,
 		},
-		{name: "the mark of somebody else", decision: governed, existing: config("hand", map[string]string{own.ManagedBy: "Helm"}, nil), do: own.Apply, pool: "new", annotations: adopted},
+		{name: "the mark of somebody else", decision: governed, existing: config("hand", map[string]string{own.ManagedBy: "Helm"}, nil), do: own.Apply, pool: "new", annotations: by("a"), adopts: true},
 		{name: "adopted stays kept", decision: governed, existing: config("edited", ours, adopted), do: own.Apply, pool: "new", annotations: adopted},
 		{name: "frozen", decision: assign.Decision{Node: "n1", State: assign.Frozen, Config: "a"}, existing: config("old", ours, by("a")), do: own.Nothing},
 		{name: "T-62: no longer selected", decision: unselected, existing: config("new", ours, by("a")), do: own.Delete},
@@ -60,6 +60,9 @@ func TestPlan(t *testing.T) {
 			step, err := own.Plan(c.decision, &fresh, c.existing)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if step.Adopts != c.adopts {
+				t.Errorf("adopts: %t", step.Adopts)
 			}
 			if step.Do != c.do || step.Why == "" {
 				t.Fatalf("step is %d (%s), not %d", step.Do, step.Why, c.do)
@@ -89,5 +92,37 @@ func TestBroken(t *testing.T) {
 	_, err := own.Plan(assign.Decision{Node: "n1", State: assign.Unselected}, nil, existing)
 	if err == nil || !strings.Contains(err.Error(), own.Adopted+" of n1") {
 		t.Fatalf("error is %v", err)
+	}
+}
+
+// TestOver: another spec takes the place of all that is known; what is not known stays where it is.
+func TestOver(t *testing.T) {
+	parse := func(text string) own.Spec {
+		raw, err := own.Kept(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	for _, c := range []struct{ name, stored, other, want string }{
+		{"known alone", `{"driverName":"a","pools":[{"name":"x"}]}`, `{"pools":[{"name":"y"}]}`, `{"pools":[{"name":"y"}]}`},
+		{"a field", `{"frob":{"n":12345678901234567,"deep":[1]},"pools":[{"name":"x"}]}`, `{"pools":[{"name":"y"}]}`, `{"frob":{"n":12345678901234567,"deep":[1]},"pools":[{"name":"y"}]}`},
+		{
+			"a manager", `{"deviceManagerConfigs":{"macvlan":{"enabled":true},"dummy":{"enabled":true,"count":3,"prefix":"d"}}}`,
+			`{"deviceManagerConfigs":{"dummy":{"enabled":true}}}`, `{"deviceManagerConfigs":{"macvlan":{"enabled":true},"dummy":{"enabled":true,"prefix":"d"}}}`,
+		},
+		{"an object that only keeps what is not known", `{"deviceManagerConfigs":{"macvlan":{"enabled":true},"dummy":{"enabled":true}}}`, `{}`, `{"deviceManagerConfigs":{"macvlan":{"enabled":true}}}`},
+		{"an object of which nothing is left", `{"deviceManagerConfigs":{"dummy":{"enabled":true}}}`, `{}`, `{}`},
+		{"in lists", `{"pools":[{"name":"x","frob":1}]}`, `{"pools":[{"name":"x"}]}`, `{"pools":[{"name":"x"}]}`},
+		{"the other one has it, too", `{"frob":1}`, `{"frob":2,"pools":[{"name":"x","frob":3}]}`, `{"frob":2,"pools":[{"name":"x","frob":3}]}`},
+		{"nothing was there", `{}`, `{"driverName":"a"}`, `{"driverName":"a"}`},
+	} {
+		got, err := own.Over(parse(c.stored), parse(c.other))
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if diff := cmp.Diff(parse(c.want), got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
 	}
 }

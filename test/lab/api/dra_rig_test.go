@@ -62,6 +62,8 @@ type draNode struct {
 	kubelet *kubelettest.Kubelet
 	dir     string
 	token   string
+	server  string // what the agent takes for the API server, whose certificates ca is of; "": the lab's
+	ca      []byte
 	stop    func()
 }
 
@@ -187,6 +189,9 @@ func (n *draNode) start() {
 	cluster := lab.Cluster(n.t).Config()
 	file := api.NewConfig()
 	file.Clusters["lab"] = &api.Cluster{Server: cluster.Host, CertificateAuthorityData: cluster.CAData}
+	if n.server != "" {
+		file.Clusters["lab"] = &api.Cluster{Server: n.server, CertificateAuthorityData: n.ca}
+	}
 	file.AuthInfos["agent"] = &api.AuthInfo{Token: n.token}
 	file.Contexts["lab"] = &api.Context{Cluster: "lab", AuthInfo: "agent"}
 	file.CurrentContext = "lab"

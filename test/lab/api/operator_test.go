@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -340,7 +341,11 @@ func TestOperatorServerAway(t *testing.T) {
 // TestOperatorFlips: labels change all the time; in the end every node has what its labels say, and
 // no node was written that did not change.
 func TestOperatorFlips(t *testing.T) {
-	const nodes, flips = 40, 2000
+	const nodes = 40
+	flips := 2000
+	if os.Getenv("WEFT_E2E_FULL") != "" {
+		flips = 10000
+	}
 	w := newOperatorWorld(t)
 	roles := map[string]string{}
 	for i := range nodes + 1 {
@@ -359,6 +364,7 @@ func TestOperatorFlips(t *testing.T) {
 		t.Fatal(err)
 	}
 	random := rand.New(rand.NewPCG(1, 2))
+	start := time.Now()
 	for range flips {
 		name := fmt.Sprintf("n%02d", random.IntN(nodes))
 		roles[name] = string("abcd"[random.IntN(4)])
@@ -371,6 +377,7 @@ func TestOperatorFlips(t *testing.T) {
 		}
 		w.want(name, want)
 	}
+	t.Logf("%d flips, one after the other, until all is right: %s; %v writes", flips, time.Since(start).Round(time.Second), o.metric("weft_operator_writes_total", ""))
 	after, err := w.nodes.Get(t.Context(), still, metav1.GetOptions{})
 	if err != nil || after.GetResourceVersion() != before.GetResourceVersion() {
 		t.Errorf("%s was written: %v", still, err)
@@ -378,14 +385,9 @@ func TestOperatorFlips(t *testing.T) {
 	w.quiet(o)
 }
 
-// TestOperatorCiliumNodes: nodes are CiliumNodes as soon as there are any, and core Nodes again when
-// there are none; in between nothing is taken away.
-func TestOperatorCiliumNodes(t *testing.T) {
-	w := newOperatorWorld(t)
-	w.node("n1", map[string]string{"role": "x"})
-	w.config("c", "{matchLabels: {role: x}}")
-	drive(t, "--look=300ms")
-	w.want("n1", "c c")
+// ciliumNodes defines CiliumNodes until the test ends.
+func ciliumNodes(t *testing.T) {
+	t.Helper()
 	lab.Apply(t, `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -405,6 +407,17 @@ spec:
 	if _, err := lab.Cluster(t).Kubectl(t.Context(), "", "wait", "--for=condition=Established", "--timeout=60s", "crd/ciliumnodes.cilium.io"); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestOperatorCiliumNodes: nodes are CiliumNodes as soon as there are any, and core Nodes again when
+// there are none; in between nothing is taken away.
+func TestOperatorCiliumNodes(t *testing.T) {
+	w := newOperatorWorld(t)
+	w.node("n1", map[string]string{"role": "x"})
+	w.config("c", "{matchLabels: {role: x}}")
+	drive(t, "--look=300ms")
+	w.want("n1", "c c")
+	ciliumNodes(t)
 	lab.Apply(t, "{apiVersion: cilium.io/v2, kind: CiliumNode, metadata: {name: n1, labels: {role: x}}}")
 	lab.Apply(t, "{apiVersion: cilium.io/v2, kind: CiliumNode, metadata: {name: c1, labels: {role: x}}}")
 	w.want("c1", "c c", "n1", "c c")
