@@ -73,7 +73,7 @@ func newRoot() *cobra.Command {
 	}
 	cmd.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	cmd.CompletionOptions.HiddenDefaultCmd = true
-	cmd.AddCommand(newSandbox(), newExplain(os.Getenv), newLint(), newGet(os.Getenv), newStateDB(os.Getenv), newDoctor(os.Getenv), newVMI())
+	cmd.AddCommand(newSandbox(), newExplain(os.Getenv), newLint(), newGet(os.Getenv), newStateDB(os.Getenv), newTop(os.Getenv), newDoctor(os.Getenv), newVMI())
 	return cmd
 }
 

@@ -102,6 +102,8 @@ type view struct {
 		plan.Output
 		Fault *fault.Fault
 	}
+	// Lately is what top shows; none: an agent that keeps nothing.
+	Lately *debug.Top
 	// Tables are what statedb prints; none: the network driver is off.
 	Tables json.RawMessage
 	// Machines are virtual ones; none: they are not reported.
@@ -125,6 +127,7 @@ func (m machines) Record(_ context.Context, namespace, name string) (json.RawMes
 func (v *view) Node() debug.Node          { return v.State }
 func (v *view) Pods() []debug.Pod         { return v.All }
 func (v *view) Networks() []debug.Network { return v.Nets }
+func (v *view) Top() debug.Top            { return *v.Lately }
 func (v *view) Explain(_ context.Context, namespace, name string) (plan.Output, error) {
 	p, ok := v.Plans[namespace+"/"+name]
 	switch {
@@ -149,6 +152,9 @@ func startAgent(t *testing.T, ts *testscript.TestScript, text string) string {
 	ts.Check(json.Unmarshal([]byte(text), &v))
 	path := filepath.Join(t.TempDir(), "debug.sock") // the script's own directory is too deep for a socket
 	server := debug.New(path, &v, slog.New(slog.DiscardHandler))
+	if v.Lately != nil {
+		server.ServeTop(&v)
+	}
 	if v.Tables != nil {
 		server.ServeTables(func(w io.Writer) error {
 			_, err := w.Write(v.Tables)

@@ -16,6 +16,7 @@ import (
 	"github.com/weftnet/weft/internal/agent/health"
 	"github.com/weftnet/weft/internal/agent/metrics"
 	"github.com/weftnet/weft/internal/agent/readiness"
+	"github.com/weftnet/weft/internal/agent/recent"
 	"github.com/weftnet/weft/internal/cni/confpub"
 	"github.com/weftnet/weft/internal/cni/devices/podresources"
 	"github.com/weftnet/weft/internal/cni/informed"
@@ -48,12 +49,16 @@ type Agent struct {
 	debug      *debug.Server
 	driver     *networkDriver // nil = it is off
 	machines   component      // nil = virtual machines are not reported
+	differing  func() (differ, all int)
+	recent     *recent.Recent
 }
 
 // New makes an agent of a version. It touches nothing; the error joins every fault of the
 // configuration, each with its key.
 func New(cfg config.Config, version string, log *slog.Logger) (*Agent, error) {
-	a := &Agent{cfg: cfg, version: version, log: log, ready: readiness.New(time.Now, conditions(cfg)...)}
+	lately := recent.New(time.Now)
+	log = listening(log, lately)
+	a := &Agent{cfg: cfg, version: version, log: log, recent: lately, ready: readiness.New(time.Now, conditions(cfg)...)}
 	var faults []error
 	made := func(err error) {
 		if err != nil {
@@ -86,6 +91,7 @@ func New(cfg config.Config, version string, log *slog.Logger) (*Agent, error) {
 		}, part("health"))
 	}
 	a.debug = debug.New(cfg.DebugSocket(), view{a}, part("debug"))
+	a.debug.ServeTop(view{a})
 	if cfg.NetworkDriver.Enabled {
 		a.driver, err = newNetworkDriver(a, part("network-driver"))
 		made(err)
@@ -97,7 +103,7 @@ func New(cfg config.Config, version string, log *slog.Logger) (*Agent, error) {
 	if machines, err := newMachines(a, part("vmi")); err != nil {
 		made(err)
 	} else if machines != nil {
-		a.machines = machines
+		a.machines, a.differing = machines, machines.Differing
 	}
 	a.connect()
 	return a, errors.Join(faults...)
@@ -126,12 +132,7 @@ func (a *Agent) own(podUID string) (drawn map[string][]string, driver string) {
 
 // connect has the parts tell each other what changes.
 func (a *Agent) connect() {
-	a.observer.Timings(func(t observe.Timing) {
-		a.metrics.Call(t.Verb, t.Plugin, t.Duration, t.Failed)
-		if t.Plugin == "" {
-			a.metrics.LaneWait(t.Waited)
-		}
-	})
+	a.observer.Timings(a.timed)
 	a.publisher.Notify(a.published)
 	a.cluster.NotifyPods(func(r informers.Ref) {
 		a.reconciler.Pod(planner.PodRef(r))

@@ -34,6 +34,7 @@ func (a *Agent) handle(ctx context.Context, req wire.Request) wire.Response {
 	}
 	took := time.Since(begun)
 	a.metrics.Planned(req.Verb, code, took)
+	a.answered(&req, res.Error, took)
 	a.log.Debug("request is answered", "verb", req.Verb, "request", req.RequestID, "code", code, "duration", took)
 	return res
 }

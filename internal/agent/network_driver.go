@@ -21,6 +21,7 @@ import (
 	"github.com/weftnet/weft/internal/agent/config"
 	"github.com/weftnet/weft/internal/agent/metrics"
 	"github.com/weftnet/weft/internal/agent/readiness"
+	"github.com/weftnet/weft/internal/agent/recent"
 	"github.com/weftnet/weft/internal/cni/observe"
 	"github.com/weftnet/weft/internal/dra/claim"
 	"github.com/weftnet/weft/internal/dra/device"
@@ -69,6 +70,7 @@ type networkDriver struct {
 	records *observe.Observer
 	ready   *readiness.Machine
 	numbers *metrics.Driver
+	recent  *recent.Recent
 	log     *slog.Logger
 	store   *state.Store
 	ends    *ends
@@ -102,7 +104,7 @@ func newNetworkDriver(a *Agent, log *slog.Logger) (*networkDriver, error) {
 		return nil, fmt.Errorf("make the tables: %w", err)
 	}
 	d := &networkDriver{
-		cfg: a.cfg, version: a.version, cluster: a.cluster, records: a.observer, ready: a.ready, log: log, store: store,
+		cfg: a.cfg, version: a.version, cluster: a.cluster, records: a.observer, ready: a.ready, recent: a.recent, log: log, store: store,
 		ends: newEnds(a.observer), recovered: make(chan struct{}),
 		open: func(sysfs string) (Machine, error) { return kernel.Open(sysfs) },
 	}
@@ -204,7 +206,7 @@ func (d *networkDriver) make() (r *rooms, err error) {
 	r.handover, err = handover.New(handover.Config{
 		StateDir: d.cfg.StateDir, Managers: r.managers, Store: d.store, Kernel: r.host, Known: d.recovered,
 		Ready:   func(pod types.UID) error { return r.claims.Ready(pod) },
-		Observe: func(operation string, _ int, took time.Duration, err error) { d.numbers.Call(operation, took, err) }, Log: d.log,
+		Observe: func(operation string, _ int, took time.Duration, err error) { d.called(operation, took, err) }, Log: d.log,
 	})
 	if err != nil {
 		return nil, err
@@ -214,7 +216,7 @@ func (d *networkDriver) make() (r *rooms, err error) {
 	r.claims, err = claim.New(claim.Config{
 		Node: d.cfg.NodeName, Driver: v2alpha1.DefaultDriverName, StateDir: d.cfg.StateDir, Managers: r.managers, Store: d.store,
 		API: asked, Events: r.events, Handover: r.handover, Log: d.log,
-		Observe: func(o claim.Outcome) { d.numbers.Call(o.Call, o.Took, o.Err) },
+		Observe: func(o claim.Outcome) { d.called(o.Call, o.Took, o.Err) },
 	})
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@
 // from a View, which the agent fills.
 //
 //	GET  /v1/node                        NodeAnswer
+//	GET  /v1/top                         TopAnswer
 //	GET  /v1/pods?namespace=&name=       PodsAnswer ("" = all)
 //	GET  /v1/networks?namespace=         NetworksAnswer
 //	GET  /v1/statedb                     StateDBAnswer

@@ -51,6 +51,7 @@ type Server struct {
 
 	driver   DriverView // nil: the network driver is off
 	machines VMIView    // nil: virtual machines are not reported
+	happens  TopView    // nil: it is not kept
 }
 
 // New makes a server for the socket path, whose folder must be there when it runs.
@@ -143,12 +144,10 @@ type (
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/node", func(w http.ResponseWriter, _ *http.Request) {
-		n := s.view.Node()
-		if n.Conditions == nil {
-			n.Conditions = []Condition{}
-		}
+		n := s.node()
 		s.answer(w, NodeAnswer{Head: s.head(n.Name), State: n})
 	})
+	mux.HandleFunc("GET /v1/top", s.top)
 	mux.HandleFunc("GET /v1/pods", s.pods)
 	mux.HandleFunc("GET /v1/networks", s.networks)
 	mux.HandleFunc("GET /v1/statedb", s.statedb)
@@ -171,6 +170,12 @@ func (s *Server) handler() http.Handler {
 		r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
 		mux.ServeHTTP(w, r)
 	})
+}
+
+func (s *Server) node() Node {
+	n := s.view.Node()
+	n.Conditions = list(n.Conditions)
+	return n
 }
 
 func (s *Server) head(node string) Head { return Head{Version: Version, Node: node, Now: s.now()} }
@@ -221,9 +226,10 @@ func whole(p Pod) Pod {
 	return p
 }
 
-func list(l []string) []string {
+// list is l, and empty instead of nil.
+func list[T any](l []T) []T {
 	if l == nil {
-		return []string{}
+		return []T{}
 	}
 	return l
 }

@@ -24,11 +24,7 @@ const Redacted = "[redacted]"
 
 // New makes a logger that writes to w; format is json or text.
 func New(w io.Writer, level slog.Level, format string) *slog.Logger {
-	w = &redactor{w: w, secrets: regexp.MustCompile(
-		`(?i:bearer) +[A-Za-z0-9._~+/=-]+` + // an Authorization header's
-			`|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?` + // a JSON web token's, of a service account
-			`|-----BEGIN [A-Z ]*PRIVATE KEY-----[^"]*`, // of a kubeconfig; JSON and text quote what has spaces
-	)}
+	w = newRedactor(w)
 	options := &slog.HandlerOptions{Level: level, ReplaceAttr: byKey}
 	if format == "text" {
 		return slog.New(slog.NewTextHandler(w, options))
@@ -45,10 +41,29 @@ func byKey(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
+// Redact gives what takes the secrets out of a text that leaves by another way than the log.
+func Redact() func(string) string {
+	r := newRedactor(io.Discard)
+	return func(text string) string {
+		if !r.suspect([]byte(text)) {
+			return text
+		}
+		return r.secrets.ReplaceAllString(text, Redacted)
+	}
+}
+
 // redactor is a writer of whole records.
 type redactor struct {
 	w       io.Writer
 	secrets *regexp.Regexp
+}
+
+func newRedactor(w io.Writer) *redactor {
+	return &redactor{w: w, secrets: regexp.MustCompile(
+		`(?i:bearer) +[A-Za-z0-9._~+/=-]+` + // an Authorization header's
+			`|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?` + // a JSON web token's, of a service account
+			`|-----BEGIN [A-Z ]*PRIVATE KEY-----[^"]*`, // of a kubeconfig; JSON and text quote what has spaces
+	)}
 }
 
 func (r *redactor) Write(line []byte) (int, error) {

@@ -65,3 +65,16 @@ func (broken) Write([]byte) (int, error) { return 0, errors.New("gone") }
 func TestReaderGone(t *testing.T) {
 	New(broken{}, slog.LevelInfo, "json").Info("said to nobody")
 }
+
+func TestRedact(t *testing.T) {
+	redact := Redact()
+	for text, want := range map[string]string{
+		"nothing secret":          "nothing secret",
+		"server said: " + jwt:     "server said: " + Redacted,
+		"header Bearer abc.def x": "header " + Redacted + " x",
+	} {
+		if got := redact(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
