@@ -156,17 +156,6 @@ func (c *Claims) Ready(pod types.UID) error {
 	return errors.Join(faults...)
 }
 
-// HeldFor gives the pod that a claim is prepared for, and whether it is prepared. The kubelet
-// does not call again for a second pod of the claim, which must not start without its devices.
-func (c *Claims) HeldFor(claim types.NamespacedName) (types.UID, bool) {
-	for _, a := range c.cfg.Store.Allocations() {
-		if a.Claim == claim {
-			return a.PodUID, true
-		}
-	}
-	return "", false
-}
-
 // acquire takes a claim's record. A corrupt one is in quarantine afterwards: what could be read of
 // it is what counts, and the record is written anew where that is enough to undo it.
 func (c *Claims) acquire(ctx context.Context, uid types.UID) (*journal.Record, life, error) {

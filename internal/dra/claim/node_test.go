@@ -237,9 +237,51 @@ func (n *wholeNode) check(rt *rapid.T) {
 	}
 }
 
-// T-68: pods and claims come and go, the agent dies, hardware refuses and is renamed, in any order. A
-// device is of one claim, what is prepared is set up, what is handed over is in the pod, and when all
-// is over the host is as it began.
+// dies ends the agent in the middle of a hand-over: nothing that it asks of the kernel from some step on
+// is done, not even what is to be undone.
+func (n *wholeNode) dies(rt *rapid.T, i int) {
+	calls := []string{"Restore", "Rename", rapid.SampledFrom([]string{"Move net0", "Move net1", "SetUp"}).Draw(rt, "at")}
+	for id := range vfs {
+		calls = append(calls, fmt.Sprintf("Move ens1f0v%d", id))
+	}
+	for _, call := range calls {
+		n.machine.Fail(call, errors.New(injected))
+	}
+	n.attach(i)
+	n.stop()
+	for _, call := range calls {
+		n.machine.Fail(call, nil)
+	}
+	n.start()
+}
+
+// share has a second pod reserve a claim, or no longer reserve it.
+func (n *wholeNode) share(i int) {
+	c := n.all[i]
+	n.api.set(func() {
+		status := &n.api.claims[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}].Status
+		if len(status.ReservedFor) > 1 {
+			status.ReservedFor = status.ReservedFor[:1]
+		} else {
+			status.ReservedFor = append(status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "stranger", UID: "uid-stranger"})
+		}
+	})
+}
+
+// stranger is the second pod of shared claims: nothing is prepared for it, and nothing is handed to it.
+func (n *wholeNode) stranger(rt *rapid.T) {
+	const path = "/run/netns/stranger"
+	n.machine.AddNamespace(path)
+	defer n.machine.DestroyNamespace(path)
+	given, err := n.hands.Attach(n.t.Context(), handover.Sandbox{PodUID: "uid-stranger", ID: "stranger", Namespace: path})
+	if err != nil || len(given) > 0 {
+		rt.Fatalf("the second pod of a claim is given %v, %v", given, err)
+	}
+}
+
+// T-68: pods and claims come and go, claims are shared, the agent dies, also in the middle of a
+// hand-over, hardware refuses and is renamed, in any order. A device is of one claim, what is prepared
+// is set up, what is handed over is in the pod, and when all is over the host is as it began.
 func TestWholeNodeInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := newWholeNode(t)
@@ -264,8 +306,11 @@ func TestWholeNodeInAnyOrder(t *testing.T) {
 			"renamed": func(rt *rapid.T) {
 				n.machine.RenamePF(nodePF, rapid.SampledFrom([]string{"ens1f0", "enp3s0"}).Draw(rt, "name"))
 			},
-			"mend": func(*rapid.T) { n.mend() },
-			"":     n.check,
+			"dies":     func(rt *rapid.T) { n.dies(rt, pod.Draw(rt, "pod")) },
+			"share":    func(rt *rapid.T) { n.share(pod.Draw(rt, "pod")) },
+			"stranger": n.stranger,
+			"mend":     func(*rapid.T) { n.mend() },
+			"":         n.check,
 		})
 		n.mend()
 		n.machine.RenamePF(nodePF, "ens1f0")

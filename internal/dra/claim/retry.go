@@ -7,6 +7,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/weftnet/weft/internal/dra/rescan"
 )
 
 // Pauses of what is tried again, and how much of it may run at once.
@@ -20,7 +22,7 @@ const (
 type retries struct {
 	mu    sync.Mutex
 	tasks map[string]*task
-	wake  chan struct{} // holds one element when there may be something to do
+	wake  rescan.Signal // there may be something to do
 }
 
 type task struct {
@@ -32,7 +34,7 @@ type task struct {
 }
 
 func newRetries() *retries {
-	return &retries{tasks: map[string]*task{}, wake: make(chan struct{}, 1)}
+	return &retries{tasks: map[string]*task{}, wake: rescan.NewSignal()}
 }
 
 // add has do called after a pause, and again until it gives no error. What has the key already is
@@ -45,7 +47,7 @@ func (r *retries) add(key string, after time.Duration, do func(context.Context) 
 		return
 	}
 	r.tasks[key] = &task{do: do, due: time.Now().Add(after), pause: firstPause}
-	nudge(r.wake)
+	r.wake.Raise()
 }
 
 // drop forgets a piece of work.
@@ -53,13 +55,6 @@ func (r *retries) drop(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.tasks, key)
-}
-
-func nudge(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // run works until ctx ends.
@@ -124,5 +119,5 @@ func (r *retries) work(ctx context.Context, key string, t *task) {
 		return
 	}
 	t.due, t.pause = time.Now().Add(t.pause), min(2*t.pause, lastPause)
-	nudge(r.wake)
+	r.wake.Raise()
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/weftnet/weft/internal/dra/device"
 	"github.com/weftnet/weft/internal/dra/kubelet"
 	"github.com/weftnet/weft/internal/dra/publish"
+	"github.com/weftnet/weft/internal/dra/rescan"
 	"github.com/weftnet/weft/internal/dra/state"
 )
 
@@ -62,7 +63,7 @@ type Config struct {
 // Driver is the network driver of a node.
 type Driver struct {
 	cfg  Config
-	wake chan struct{} // holds one element when what is wanted changed
+	wake rescan.Signal // what is wanted changed
 
 	mu           sync.Mutex
 	told         bool                                    // Configure was called
@@ -73,7 +74,7 @@ type Driver struct {
 	problems     map[string]error // of managers, by what they concern
 	offered      []publish.Problem
 	recovering   error
-	status       chan struct{} // holds one element when the status may have changed
+	status       rescan.Signal // the status may have changed
 }
 
 // New makes a driver; nothing is touched before Run.
@@ -85,7 +86,7 @@ func New(cfg Config) *Driver {
 		cfg.Registered = func(kubelet.Status) {}
 	}
 	return &Driver{
-		cfg: cfg, wake: make(chan struct{}, 1), status: make(chan struct{}, 1), problems: map[string]error{},
+		cfg: cfg, wake: rescan.NewSignal(), status: rescan.NewSignal(), problems: map[string]error{},
 	}
 }
 
@@ -110,8 +111,8 @@ func (d *Driver) Configure(news *v2alpha1.CiliumNetworkDriverNodeConfig) {
 	if invalid != nil {
 		d.cfg.Log.Warn("configuration is invalid, the last good one stays in force", "config", news.Name, "generation", news.Generation, "error", invalid)
 	}
-	nudge(d.wake)
-	nudge(d.status)
+	d.wake.Raise()
+	d.status.Raise()
 }
 
 // Report says what is wrong with a thing of a manager, a PF for one; nil: nothing any more.
@@ -123,14 +124,7 @@ func (d *Driver) Report(subject string, err error) {
 		d.problems[subject] = err
 	}
 	d.mu.Unlock()
-	nudge(d.status)
-}
-
-func nudge(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	d.status.Raise()
 }
 
 // inForce is the spec that counts.
@@ -188,7 +182,7 @@ func (d *Driver) recover(ctx context.Context) bool {
 		d.mu.Lock()
 		d.recovering = err
 		d.mu.Unlock()
-		nudge(d.status)
+		d.status.Raise()
 	}
 	ok := insist(ctx, func() error { return d.cfg.Recover(ctx) }, func(err error, pause time.Duration) {
 		d.cfg.Log.Warn("what was prepared before is not known yet", "error", err, "next", pause)

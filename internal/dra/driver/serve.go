@@ -166,7 +166,7 @@ func (d *Driver) know(s *session, elsewhere map[string]string) {
 	s.mu.Lock()
 	s.known, s.elsewhere = true, elsewhere
 	s.mu.Unlock()
-	nudge(d.wake)
+	d.wake.Raise()
 }
 
 func (d *Driver) registered(s kubelet.Status) {
@@ -174,7 +174,7 @@ func (d *Driver) registered(s kubelet.Status) {
 	d.registration = s
 	d.mu.Unlock()
 	d.cfg.Registered(s)
-	nudge(d.status)
+	d.status.Raise()
 }
 
 func (d *Driver) observed(o publish.Outcome) {
@@ -182,5 +182,5 @@ func (d *Driver) observed(o publish.Outcome) {
 	d.offered = o.Problems
 	d.mu.Unlock()
 	d.cfg.Observe(o)
-	nudge(d.status)
+	d.status.Raise()
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -256,4 +257,51 @@ func TestGivenUp(t *testing.T) {
 	}
 	r.unchanged()
 	r.is("records", r.records(), nil)
+}
+
+// counted counts what is asked of the allocations.
+type counted struct{ asked int }
+
+func (c *counted) OfPod(types.UID) []device.Allocation {
+	c.asked++
+	return nil
+}
+
+// TestPodWithoutDevice: of a pod that has no device the hooks and the planner ask the table, once
+// each, and nothing else: no kernel, no record, no readiness.
+func TestPodWithoutDevice(t *testing.T) {
+	r := newRig(t)
+	rows := &counted{}
+	known := make(chan struct{})
+	close(known)
+	r.with(func(cfg *handover.Config) {
+		cfg.Known, cfg.Store = known, rows
+		cfg.Ready = func(types.UID) error { t.Error("readiness is asked for"); return nil }
+		cfg.Observe = func(string, int, time.Duration, error) { t.Error("it is counted as a hand-over") }
+	})
+	s, _ := r.sandbox("s1")
+	// What reads the disk would fail now.
+	for _, folder := range []string{record.Devices, record.Handovers} {
+		must(t, os.RemoveAll(filepath.Join(r.dir, folder)))
+		must(t, os.WriteFile(filepath.Join(r.dir, folder), nil, 0o600))
+	}
+	count := func() (n int) {
+		for _, method := range []string{"Links", "LinkOf", "Link", "LinkByIndex", "NamespaceID", "Function", "Move"} {
+			n += r.machine.Count(method)
+		}
+		return n
+	}
+	before := count()
+	for range 3 {
+		_, attach := r.h.Attach(t.Context(), s)
+		_, prepared := r.h.Prepared(s.PodUID)
+		_, nodes := r.h.Nodes(s.PodUID)
+		must(t, errors.Join(attach, prepared, nodes))
+	}
+	if now := count(); now != before {
+		t.Errorf("the kernel was asked %d times", now-before)
+	}
+	if rows.asked != 9 {
+		t.Errorf("the table was asked %d times by nine calls", rows.asked)
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/dra/rescan"
 	"github.com/weftnet/weft/internal/dra/state"
 )
 
@@ -54,12 +55,12 @@ type Publisher struct {
 
 	mu     sync.Mutex
 	config *Config
-	wake   chan struct{} // holds one element when the configuration changed
+	wake   rescan.Signal // the configuration changed
 }
 
 // New makes a publisher. A new registration takes a new one, since nothing was handed to it yet.
 func New(o Options) *Publisher {
-	return &Publisher{opts: o, wake: make(chan struct{}, 1)}
+	return &Publisher{opts: o, wake: rescan.NewSignal()}
 }
 
 func (p *Publisher) String() string { return "publisher of devices" }
@@ -70,10 +71,7 @@ func (p *Publisher) Set(c Config) {
 	p.mu.Lock()
 	p.config = &c
 	p.mu.Unlock()
-	select {
-	case p.wake <- struct{}{}:
-	default: // it is awake already, and reads the newest
-	}
+	p.wake.Raise()
 }
 
 func (p *Publisher) current() *Config {

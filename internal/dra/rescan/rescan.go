@@ -4,7 +4,8 @@
 // Package rescan is how a device manager looks at the host again and again: soon after something may
 // have changed, at the latest after an interval, and with each problem told once.
 //
-// It owns no device and no configuration, and it must not know what is looked at.
+// It owns Signal, by which the rest of the wing is woken, too; no device and no configuration. It must
+// not know what is looked at.
 //
 // Invariants: a change that is signalled during a look causes another one; a kernel that stops
 // telling of changes is followed anew, spaced, for as long as the manager runs.
@@ -24,7 +25,7 @@ type Signal chan struct{}
 // NewSignal makes a Signal that nobody has raised.
 func NewSignal() Signal { return make(Signal, 1) }
 
-// Raise has the manager look again, soon. It never blocks.
+// Raise has whoever waits look again, soon. It never blocks.
 func (s Signal) Raise() {
 	select {
 	case s <- struct{}{}:
