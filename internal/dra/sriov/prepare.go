@@ -40,7 +40,8 @@ func parseSaved(data device.Saved) (saved, error) {
 }
 
 // Inspect reads the VLAN that the PF keeps for the VF, and the state of its link, which must be in
-// the host's network namespace. From then on the VF is not destroyed to change the number of VFs.
+// the host's network namespace and not be used there: moving it away would cut off whoever does. From
+// then on the VF is not destroyed to change the number of VFs.
 func (m *Manager) Inspect(dev device.Device, config v2alpha1.DeviceConfig) (device.Saved, error) {
 	d, err := own(dev)
 	if err != nil {
@@ -88,6 +89,10 @@ func (m *Manager) inspect(f kernel.Function, config v2alpha1.DeviceConfig) (save
 	}
 	if err != nil {
 		return saved{}, fmt.Errorf("find the link of VF %s: %w", f.Addr, err)
+	}
+	if why := usedOnHost(link); why != "" {
+		return saved{}, fmt.Errorf("VF %s is used by the host and is not given to a pod: %s; "+
+			"take it out of use, or keep it out of the pools by their filters", f.Addr, why)
 	}
 	s.Link = new(kernel.StateOf(link))
 	return s, nil

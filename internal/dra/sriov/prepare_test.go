@@ -120,6 +120,39 @@ func TestFreeOfAnotherDriversClaim(t *testing.T) {
 	}
 }
 
+// TestUsedOnHost: what the host uses is not taken from it, and what is no use of it is no obstacle.
+func TestUsedOnHost(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		be   func(*kernel.Link)
+		says string // "": it is given
+	}{
+		{"port of a bridge", func(l *kernel.Link) { l.Master = "br0" }, "ens1f0v0 is a port of br0"},
+		{"VLANs", func(l *kernel.Link) { l.Uppers = []string{"v.1", "v.2"} }, "ens1f0v0 has v.1, v.2 on top of it"},
+		{"address", withAddr("192.0.2.1/24"), "ens1f0v0 is up with address 192.0.2.1/24"},
+		{"up", withAddr("fe80::1/64"), ""},
+		{"down with an address", func(l *kernel.Link) { withAddr("192.0.2.1/24")(l); l.Up = false }, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n := fixture()
+			n.updateLink(vfAddr(pf0, 0), test.be)
+			r := newRig(t, n)
+			_, err := r.Inspect(vf2(), v2alpha1.DeviceConfig{VLAN: 5})
+			if (err == nil) != (test.says == "") || err != nil && (!strings.Contains(err.Error(), "VF "+string(vfAddr(pf0, 0))+" is used by the host") || !strings.Contains(err.Error(), test.says)) {
+				t.Errorf("inspect: %v", err)
+			}
+			r.expectWrites()
+			if test.says == "" {
+				return
+			}
+			n.updateLink(vfAddr(pf0, 0), func(l *kernel.Link) { l.Up, l.Master, l.Uppers, l.Addrs = false, "", nil, nil })
+			if _, err := r.Inspect(vf2(), v2alpha1.DeviceConfig{}); err != nil {
+				t.Errorf("out of use again: %v", err)
+			}
+		})
+	}
+}
+
 // T-9 and T-34: the PF is found whatever its name, and Free fails until it is there.
 func TestPFAtFree(t *testing.T) {
 	n := fixture()
@@ -180,9 +213,9 @@ func TestLinkIsPutBack(t *testing.T) {
 // A link that never left keeps the addresses that it has.
 func TestLinkThatNeverLeft(t *testing.T) {
 	n := fixture()
-	n.updateLink(vfAddr(pf0, 0), withAddr("192.0.2.1/24"))
 	s := inspected(t, n, v2alpha1.DeviceConfig{})
 	s.setup()
+	n.updateLink(vfAddr(pf0, 0), withAddr("192.0.2.1/24"))
 	s.free()
 	s.expectWrites()
 }

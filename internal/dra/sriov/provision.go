@@ -199,6 +199,18 @@ func (m *Manager) inUse(vf kernel.Function) string {
 	if err != nil {
 		return "its link cannot be looked at: " + err.Error()
 	}
+	return usedOnHost(link)
+}
+
+// usedOnHost says what the host uses a link for that is in its network namespace, "" when for nothing.
+// Weft brings a link home without any of it: this is somebody else's doing.
+func usedOnHost(link kernel.Link) string {
+	switch {
+	case link.Master != "":
+		return fmt.Sprintf("its link %s is a port of %s", link.Name, link.Master)
+	case len(link.Uppers) > 0:
+		return fmt.Sprintf("its link %s has %s on top of it", link.Name, strings.Join(link.Uppers, ", "))
+	}
 	for _, addr := range link.Addrs {
 		// Every link that is up has one of these.
 		if link.Up && !addr.Addr().IsLinkLocalUnicast() {

@@ -310,6 +310,22 @@ func TestVFCountChanges(t *testing.T) {
 			"up with address 192.0.2.1/24",
 		},
 		{
+			"port", func(r *rig) {
+				r.node.change(func() { r.node.updateLink(first, func(l *kernel.Link) { l.Master = "bond0" }) })
+			}, func(r *rig) {
+				r.node.change(func() { r.node.updateLink(first, func(l *kernel.Link) { l.Master = "" }) })
+			},
+			"ens1f0v0 is a port of bond0",
+		},
+		{
+			"upper link", func(r *rig) {
+				r.node.change(func() { r.node.updateLink(first, func(l *kernel.Link) { l.Uppers = []string{"storage.5"} }) })
+			}, func(r *rig) {
+				r.node.change(func() { r.node.updateLink(first, func(l *kernel.Link) { l.Uppers = nil }) })
+			},
+			"ens1f0v0 has storage.5 on top of it",
+		},
+		{
 			"being prepared", func(r *rig) {
 				if _, err := r.Inspect(Device{Addr: first}, v2alpha1.DeviceConfig{}); err != nil {
 					r.t.Error(err)

@@ -25,6 +25,10 @@ type Link struct {
 	Kind     string  // "veth", "bridge", …; "device" for one without a kind (lo, a physical one)
 	PCI      PCIAddr // of the function that it belongs to; "" when it is no PCI device
 	Addrs    []netip.Prefix
+
+	// What else of the namespace stands on it; only Links and Machine.LinkOf tell.
+	Master string   // the bridge, bond or VRF that it is a port of
+	Uppers []string // links on top of it: VLANs, macvlans
 }
 
 // Links lists the namespace's interfaces in the order of their index, with the addresses of
@@ -44,8 +48,32 @@ func (n *Netns) links(list func() ([]netlink.Link, error)) ([]Link, error) {
 	for _, l := range links {
 		all = append(all, n.toLink(l, addrs))
 	}
+	stack(all, links)
 	slices.SortFunc(all, func(a, b Link) int { return a.Index - b.Index })
 	return all, nil
+}
+
+// stack fills in which links of a namespace stand on which others, from the same list. Two that name
+// each other are a pair, as of veth, and neither stands on the other.
+func stack(all []Link, links []netlink.Link) {
+	at, below := map[int]int{}, map[int]int{}
+	for i, l := range links {
+		attrs := l.Attrs()
+		at[attrs.Index] = i
+		if attrs.ParentIndex != 0 && attrs.NetNsID < 0 {
+			below[attrs.Index] = attrs.ParentIndex
+		}
+	}
+	for i, l := range links {
+		attrs := l.Attrs()
+		if master, ok := at[attrs.MasterIndex]; ok && attrs.MasterIndex != 0 {
+			all[i].Master = all[master].Name
+		}
+		parent, ok := at[below[attrs.Index]]
+		if ok && below[attrs.Index] != 0 && below[links[parent].Attrs().Index] != attrs.Index {
+			all[parent].Uppers = append(all[parent].Uppers, attrs.Name)
+		}
+	}
 }
 
 func (n *Netns) toLink(l netlink.Link, addrs []netlink.Addr) Link {

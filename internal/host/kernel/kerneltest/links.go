@@ -75,6 +75,7 @@ func (m *Machine) namespace(ns kernel.Namespace) (*namespace, error) {
 func clone(l *link) kernel.Link {
 	c := l.Link
 	c.AltNames, c.MAC, c.Addrs = slices.Clone(c.AltNames), slices.Clone(c.MAC), slices.Clone(c.Addrs)
+	c.Uppers = slices.Clone(c.Uppers)
 	c.Running = c.Up
 	return c
 }
@@ -172,7 +173,7 @@ func (m *Machine) Move(from kernel.Namespace, index int, to kernel.Namespace, na
 				return fmt.Errorf("move link %s: %w", l.Name, err)
 			}
 		}
-		l.Up, l.Name, l.Addrs = false, name, nil
+		l.Up, l.Name, l.Addrs, l.Master, l.Uppers = false, name, nil, "", nil
 		delete(source.links, l.Index)
 		target.add(l)
 		moved = clone(l)
