@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/weftnet/weft/internal/host/journal"
 )
 
 // An ADD that comes while the agent is being replaced waits for the next one: for one that is
@@ -105,4 +107,36 @@ func TestAgentAway(t *testing.T) {
 	r.fails(11, "agent", "ADD")
 	r.wantCalls()
 	r.wantClean()
+}
+
+// TestClaimedWithoutKubernetes: a conf that names no source of pods attaches none without its devices
+// either; other pods, and what is no pod, go on.
+func TestClaimedWithoutKubernetes(t *testing.T) {
+	r := newRig(t)
+	delete(r.conf, "manifests")
+	devices := filepath.Join(r.state, "devices")
+	records, err := journal.Open(devices, "devices")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := records.Acquire(t.Context(), "claim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(rec.Begin(journal.Intent{PodUID: "uid-1", Body: []byte("{}")}), rec.Close(), records.Close()); err != nil {
+		t.Fatal(err)
+	}
+	r.fails(11, "only the node's agent can hand it over", "ADD")
+	r.wantCalls()
+	r.wantClean()
+	for _, args := range []string{"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=other;K8S_POD_UID=uid-2", "IgnoreUnknown=1"} {
+		r.ok("ADD", "CNI_ARGS="+args)
+		r.ok("DEL", "CNI_ARGS="+args)
+	}
+	r.calls()
+	if err := os.Remove(filepath.Join(devices, "claim.jsonl")); err != nil {
+		t.Fatal(err)
+	}
+	r.ok("ADD")
+	r.ok("DEL")
 }

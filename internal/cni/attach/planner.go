@@ -4,6 +4,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -80,7 +81,11 @@ func (h *hands) ask(ctx context.Context, annotations map[string]string) (*plan.P
 			h.log.warn("configuration " + h.conf.Name + ": names no source of pods (agentSocket, kubeconfig, manifests): " +
 				"the pod's annotations are not looked at")
 		}
-		return h.planLocally(plan.Input{Sandbox: h.req.sandbox})
+		p, err := h.planLocally(plan.Input{Sandbox: h.req.sandbox})
+		if err == nil {
+			err = h.checkClaimed(p)
+		}
+		return p, err
 	}
 	if err != nil {
 		return nil, err
@@ -94,7 +99,22 @@ func (h *hands) ask(ctx context.Context, annotations map[string]string) (*plan.P
 	if err != nil || !client.WantsReport() && !client.WantsHandover() {
 		client.Hangup()
 	}
+	if err == nil && client.Spawned() && h.conf.Manifests == "" {
+		err = h.checkClaimed(p)
+	}
 	return p, err
+}
+
+// checkClaimed refuses a plan that was made without the agent for a pod that has devices of Weft's
+// network driver: nobody else moves them, and the pod must not start without. A pod of manifests has
+// none, since no kubelet prepared any.
+func (h *hands) checkClaimed(p *plan.Plan) error {
+	args := h.req.sandbox.ArgPairs()
+	if args["K8S_POD_NAME"] == "" || !h.hasPreparedDevices(cmp.Or(p.PodUID, args["K8S_POD_UID"])) {
+		return nil
+	}
+	return fault.New(fault.TryLater, "pod "+args["K8S_POD_NAMESPACE"]+"/"+args["K8S_POD_NAME"], "",
+		"a device that it claimed is prepared, and only the node's agent can hand it over, which does not answer at %s", h.conf.AgentSocket)
 }
 
 // planner connects to who plans for this conf (architecture 4.1): weft-planner for

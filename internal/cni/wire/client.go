@@ -34,6 +34,9 @@ type Client struct {
 	wantsReport, wantsHandover bool
 }
 
+// Spawned says that the planner is a program of this call, and not the node's agent.
+func (c *Client) Spawned() bool { return c.proc != nil }
+
 // Plan asks for the plan of an ADD and reads the files that the planner needs
 // (read runs here, in the hands). Every error is a *fault.Fault: the planner's own
 // with its code, 11 when the planner is away, dies or is late, 7 when the request
