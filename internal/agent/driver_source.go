@@ -17,9 +17,11 @@ import (
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/informed"
 	"github.com/weftnet/weft/internal/cni/wire"
+	"github.com/weftnet/weft/internal/dra/device"
 	"github.com/weftnet/weft/internal/dra/handover"
 	"github.com/weftnet/weft/internal/dra/record"
 	"github.com/weftnet/weft/internal/host/journal"
+	"github.com/weftnet/weft/internal/kube/informers"
 )
 
 func (d *networkDriver) made() *rooms {
@@ -49,7 +51,7 @@ type source struct {
 // Prepared implements planner.Handing.
 func (s source) Prepared(podUID string) ([]string, error) {
 	if r := s.d.made(); r != nil {
-		if err := s.d.elsewhere(r, podUID); err != nil {
+		if err := s.d.elsewhere(podUID); err != nil {
 			return nil, err
 		}
 		return r.handover.Prepared(podUID)
@@ -92,7 +94,7 @@ type hands struct {
 
 // Attach implements what nri asks for.
 func (h hands) Attach(ctx context.Context, s handover.Sandbox) ([]handover.Given, error) {
-	if err := h.d.elsewhere(h.r, s.PodUID); err != nil {
+	if err := h.d.elsewhere(s.PodUID); err != nil {
 		return nil, err
 	}
 	return h.r.handover.Attach(ctx, s)
@@ -108,24 +110,38 @@ func (h hands) Nodes(podUID string) ([]string, error) { return h.r.handover.Node
 
 // elsewhere says that a claim of the pod is prepared for another one: the kubelet prepares a claim
 // once, and the second pod would start without its devices. It asks the caches alone.
-func (d *networkDriver) elsewhere(r *rooms, podUID string) error {
-	for _, row := range d.cluster.Pods() {
-		if row.UID != podUID || row.Claims == nil {
-			continue
+func (d *networkDriver) elsewhere(podUID string) error {
+	return elsewhere(d.store.Allocations(), d.cluster.PodByUID, podUID)
+}
+
+// elsewhere is asked about every pod of the node by every hook, and most pods claim nothing: a pod is
+// looked up only where another one has something, and what it claims is read only if it claims.
+func elsewhere(prepared []device.Allocation, lookUp func(uid string) (*informers.Pod, bool), podUID string) error {
+	holders := map[types.NamespacedName]types.UID{}
+	for _, a := range prepared {
+		if a.PodUID != "" && string(a.PodUID) != podUID {
+			holders[a.Claim] = a.PodUID
 		}
-		var pod devices.Pod
-		if json.Unmarshal(row.Claims, &pod) != nil {
-			return nil //nolint:nilerr // the API server's own
-		}
-		names, err := devices.Claims(&pod)
-		if err != nil {
-			return nil //nolint:nilerr // the copy is older than the claim: its pod is the only one so far
-		}
-		for _, name := range names {
-			claim := types.NamespacedName{Namespace: row.Namespace, Name: name}
-			if holder, held := r.claims.HeldFor(claim); held && holder != "" && string(holder) != podUID {
-				return fmt.Errorf("claim %s is prepared for the pod of UID %s, and a device can be in one pod only: delete one of the two", claim, holder)
-			}
+	}
+	if len(holders) == 0 {
+		return nil
+	}
+	row, ok := lookUp(podUID)
+	if !ok || row.Claims == nil {
+		return nil
+	}
+	var pod devices.Pod
+	if json.Unmarshal(row.Claims, &pod) != nil {
+		return nil //nolint:nilerr // the API server's own
+	}
+	names, err := devices.Claims(&pod)
+	if err != nil {
+		return nil //nolint:nilerr // the copy is older than the claim: its pod is the only one so far
+	}
+	for _, name := range names {
+		claim := types.NamespacedName{Namespace: row.Namespace, Name: name}
+		if holder, held := holders[claim]; held {
+			return fmt.Errorf("claim %s is prepared for the pod of UID %s, and a device can be in one pod only: delete one of the two", claim, holder)
 		}
 	}
 	return nil

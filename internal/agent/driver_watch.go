@@ -15,6 +15,7 @@ import (
 	"github.com/weftnet/weft/internal/agent/metrics"
 	"github.com/weftnet/weft/internal/cni/observe"
 	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/dra/rescan"
 	"github.com/weftnet/weft/internal/dra/sriov"
 	"github.com/weftnet/weft/internal/host/journal"
 	"github.com/weftnet/weft/internal/host/kernel"
@@ -91,7 +92,7 @@ type detacher interface {
 // nobody.
 type ends struct {
 	records attachments
-	wake    chan struct{}
+	wake    rescan.Signal
 
 	mu      sync.Mutex
 	changed map[string]bool // UIDs of pods
@@ -106,7 +107,7 @@ type sandboxEnd struct {
 }
 
 func newEnds(records attachments) *ends {
-	e := &ends{records: records, wake: make(chan struct{}, 1), changed: map[string]bool{}, seen: map[string]map[journal.Key]*sandboxEnd{}}
+	e := &ends{records: records, wake: rescan.NewSignal(), changed: map[string]bool{}, seen: map[string]map[journal.Key]*sandboxEnd{}}
 	records.Notify(e.note)
 	return e
 }
@@ -115,10 +116,7 @@ func (e *ends) note(podUID string) {
 	e.mu.Lock()
 	e.changed[podUID] = true
 	e.mu.Unlock()
-	select {
-	case e.wake <- struct{}{}:
-	default:
-	}
+	e.wake.Raise()
 }
 
 // How long bringing the devices of one sandbox home may take, and the pause before it is tried again.

@@ -132,6 +132,11 @@ func (c *Cluster) Behind() error {
 // Pod is a pod of the node, as the cache has it.
 func (c *Cluster) Pod(namespace, name string) (*Pod, bool) { return c.pods.row(key{namespace, name}) }
 
+// PodByUID is the pod of the node that has a UID, as the cache has it.
+func (c *Cluster) PodByUID(uid string) (*Pod, bool) {
+	return c.pods.find(func(p *Pod) bool { return p.UID == uid })
+}
+
 // Pods are the pods of the node, by namespace and name.
 func (c *Cluster) Pods() []*Pod { return c.pods.all() }
 

@@ -48,6 +48,18 @@ func (t *table[T]) row(k key) (*T, bool) {
 	return r, ok
 }
 
+// find gives a row that is meant.
+func (t *table[T]) find(meant func(*T) bool) (*T, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, r := range t.rows {
+		if meant(r) {
+			return r, true
+		}
+	}
+	return nil, false
+}
+
 func (t *table[T]) all() []*T {
 	t.mu.RLock()
 	rows := make([]*T, 0, len(t.rows))
