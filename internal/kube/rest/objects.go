@@ -57,6 +57,11 @@ func Pods() Resource {
 	return Resource{"pod", []string{"api", "v1"}, "pods"}
 }
 
+// Definitions are the CustomResourceDefinitions.
+func Definitions() Resource {
+	return Resource{"CustomResourceDefinition", []string{"apis", "apiextensions.k8s.io", "v1"}, "customresourcedefinitions"}
+}
+
 // NADs are NetworkAttachmentDefinitions.
 func NADs() Resource {
 	return Resource{"NetworkAttachmentDefinition", []string{"apis", "k8s.cni.cncf.io", "v1"}, "network-attachment-definitions"}
