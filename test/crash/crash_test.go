@@ -66,6 +66,8 @@ func walks() []walk {
 		{name: "DEL then GC", scene: calm, before: []string{"ADD"}, kill: "DEL", after: []string{"GC"}, every: 6},
 		{name: "DEL then ADD and DEL", scene: calm, before: []string{"ADD"}, kill: "DEL", after: []string{"ADD", "DEL"}, every: 6},
 		{name: "DEL that takes over then DEL", scene: calm, before: []string{byMultus}, kill: "DEL", after: []string{"DEL"}, every: 3},
+		{name: "GC that takes over then GC", scene: calm, before: []string{byMultus}, kill: "GC", after: []string{"GC"}, every: 8},
+		{name: "GC that takes over then DEL", scene: calm, before: []string{byMultus}, kill: "GC", after: []string{"DEL"}, every: 8},
 		{name: "GC then GC", scene: calm, before: []string{"ADD"}, kill: "GC", after: []string{"GC"}, every: 8},
 		{name: "GC then DEL", scene: calm, before: []string{"ADD"}, kill: "GC", after: []string{"DEL"}, every: 8},
 	}
