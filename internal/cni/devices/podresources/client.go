@@ -49,6 +49,8 @@ type client struct {
 	observe func(Method, Outcome, time.Duration)
 	listing chan struct{} // holds one while somebody lists
 	now     func() time.Time
+	// patience and callTime are the constants; tests on a busy machine have more.
+	patience, callTime time.Duration
 
 	mu    sync.Mutex
 	noGet fs.FileInfo // the socket of a kubelet that does not serve Get
@@ -66,14 +68,16 @@ type listed struct {
 type podName struct{ namespace, name string }
 
 func newClient(socket string, observe func(Method, Outcome, time.Duration)) *client {
-	return &client{socket: socket, observe: observe, listing: make(chan struct{}, 1), now: time.Now}
+	return &client{
+		socket: socket, observe: observe, listing: make(chan struct{}, 1), now: time.Now, patience: patience, callTime: callTime,
+	}
 }
 
 // pod asks for the devices of a pod; none for one that the kubelet does not know. Known says
 // of an answer that is older than this request whether it is about this very pod. No socket:
 // fs.ErrNotExist.
 func (c *client) pod(ctx context.Context, pod Pod, known func(map[string][]string) bool) (map[string][]string, Method, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()
 	begun := c.now()
 	socket, err := os.Stat(c.socket)
@@ -197,7 +201,7 @@ func (c *client) listNow(ctx context.Context) *listed {
 func ask[T any](ctx context.Context, c *client, method Method, call func(context.Context, podresourcesv1.PodResourcesListerClient) (T, error)) (answer T, err error) {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		begun := time.Now()
-		answer, err = connected(ctx, c.socket, call)
+		answer, err = connected(ctx, c, call)
 		outcome := outcomeOf(err)
 		c.observe(method, outcome, time.Since(begun))
 		if err == nil {
@@ -231,11 +235,11 @@ func outcomeOf(err error) Outcome {
 }
 
 // connected makes a call on a connection of its own.
-func connected[T any](ctx context.Context, socket string, call func(context.Context, podresourcesv1.PodResourcesListerClient) (T, error)) (none T, err error) {
+func connected[T any](ctx context.Context, c *client, call func(context.Context, podresourcesv1.PodResourcesListerClient) (T, error)) (none T, err error) {
 	conn, err := grpc.NewClient("passthrough:///kubelet",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			var d net.Dialer
-			return d.DialContext(ctx, "unix", socket)
+			return d.DialContext(ctx, "unix", c.socket)
 		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
@@ -243,7 +247,7 @@ func connected[T any](ctx context.Context, socket string, call func(context.Cont
 		return none, err
 	}
 	defer conn.Close() //nolint:errcheck // what was to be said was said
-	ctx, cancel := context.WithTimeout(ctx, callTime)
+	ctx, cancel := context.WithTimeout(ctx, c.callTime)
 	defer cancel()
 	return call(ctx, podresourcesv1.NewPodResourcesListerClient(conn))
 }

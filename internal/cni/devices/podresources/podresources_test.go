@@ -192,7 +192,13 @@ func (k *kubelet) write(checkpoint string) {
 }
 
 func (k *kubelet) source() *Source {
-	return New(Config{KubeletDir: k.dir, Log: slog.New(slog.DiscardHandler)})
+	return patient(New(Config{KubeletDir: k.dir, Log: slog.New(slog.DiscardHandler)}))
+}
+
+// patient is for a machine that is busy with other things.
+func patient(s *Source) *Source {
+	s.client.patience, s.client.callTime = long, long
+	return s
 }
 
 // devicesOf asks for pod default/name.
@@ -272,9 +278,9 @@ func TestExhausted(t *testing.T) {
 	k := newKubelet(t)
 	k.pod("web", "ex.com/vf a")
 	var seen []string
-	s := New(Config{KubeletDir: k.dir, Log: slog.New(slog.DiscardHandler), Observe: func(m Method, o Outcome, _ time.Duration) {
+	s := patient(New(Config{KubeletDir: k.dir, Log: slog.New(slog.DiscardHandler), Observe: func(m Method, o Outcome, _ time.Duration) {
 		seen = append(seen, fmt.Sprint(m, " ", o))
-	}})
+	}}))
 	k.set(func() { k.busy = 2 })
 	want(t, s, "web", "u1", given1{"ex.com/vf": {"a"}}, Get)
 	k.asked("Get", "Get", "Get")
