@@ -40,13 +40,12 @@ func newMachines(a *Agent, log *slog.Logger) (*report.Reporter, error) {
 }
 
 func launcherPod(cluster *informers.Cluster, uid string) (report.Pod, bool) {
-	for _, p := range cluster.Pods() {
-		if p.UID == uid {
-			return report.Pod{
-				Namespace: p.Namespace, Name: p.Name, UID: p.UID, NetworkStatus: p.Annotations[plan.StatusAnnotation],
-				Ended: p.Terminal, Ending: p.Deleting,
-			}, true
-		}
+	p, ok := cluster.PodByUID(uid)
+	if !ok {
+		return report.Pod{}, false
 	}
-	return report.Pod{}, false
+	return report.Pod{
+		Namespace: p.Namespace, Name: p.Name, UID: p.UID, NetworkStatus: p.Annotations[plan.StatusAnnotation],
+		Ended: p.Terminal, Ending: p.Deleting,
+	}, true
 }
