@@ -350,46 +350,63 @@ func (m *migration) checkDefaultNetwork() {
 	m.compareDefault(check, choice.Path, network.Name)
 }
 
+// What is wrong when Multus calls Weft, and what to do.
+const (
+	attachedTwice = "leads to Weft's own configuration: each pod would be attached twice"
+	takeMultusOff = "Multus chose it when it started after Weft's was there: take Multus off this node"
+)
+
 // compareDefault says whether Multus' default network is that of the file that Weft takes.
 func (m *migration) compareDefault(check, path, name string) {
-	object := "file " + m.file
-	const twice = "leads to Weft's own configuration: each pod would be attached twice"
-	const gone = "Multus chose it when it started after Weft's was there: take Multus off this node"
-	cluster := text(m.keys, "clusterNetwork")
-	raw, _ := m.keys.Get("delegates")
-	delegates, _ := netconf.Elements(raw)
-	other := ""
+	cluster, other, well := text(m.keys, "clusterNetwork"), "", true
+	base := filepath.Base(cluster)
 	switch {
 	case m.file == "":
-	case cluster != "" && strings.Contains(cluster, "/"):
-		base := filepath.Base(cluster)
+	case strings.Contains(cluster, "/"):
 		if i := slices.IndexFunc(m.files, func(c nodeConf) bool { return c.name == base }); i >= 0 && m.files[i].weft() {
-			m.addAt(ResultFault, check, object, "clusterNetwork", twice, gone)
+			m.addAt(ResultFault, check, "file "+m.file, "clusterNetwork", attachedTwice, takeMultusOff)
 			return
 		}
 		if base != filepath.Base(path) {
 			other = cluster
 		}
-	case cluster != "" && cluster != name:
-		other = cluster + ", which is no file of " + m.ConfDir
-	case len(delegates) > 0:
-		o, err := netconf.Inner(delegates[0])
-		if err == nil && slices.Contains(typesOf(o), "weft-cni") {
-			m.addAt(ResultFault, check, object, "delegates[0]", twice, gone)
-			return
+	case cluster != "":
+		if cluster != name {
+			other = cluster + ", which is no file of " + m.ConfDir
 		}
-		if err == nil && text(o, "name") != name {
-			other = "that of delegates[0], " + fault.Quote(text(o, "name"))
-		}
-		if len(delegates) > 1 {
-			m.addAt(ResultWarn, check, object, "delegates", fmt.Sprintf("has %d networks, and Weft takes the first as the pod network alone", len(delegates)),
-				"make NetworkAttachmentDefinitions of the others, and name them in cni.defaultNetworks of the agent")
-		}
+	default:
+		other, well = m.compareDelegates(check, name)
 	}
-	if other != "" {
-		m.addAt(ResultWarn, check, object, "", fmt.Sprintf("Multus' default network is %s, Weft takes %s, network %s", other, path, name),
+	switch {
+	case !well:
+	case other != "":
+		m.addAt(ResultWarn, check, "file "+m.file, "", fmt.Sprintf("Multus' default network is %s, Weft takes %s, network %s", other, path, name),
 			"name the right file in cni.primaryConf of the agent")
-		return
+	default:
+		m.ok(check, "Weft takes %s, network %s", path, name)
 	}
-	m.ok(check, "Weft takes %s, network %s", path, name)
+}
+
+// compareDelegates says what Multus' first delegate is when it is not the network of that name;
+// well is false when it is Weft.
+func (m *migration) compareDelegates(check, name string) (other string, well bool) {
+	object := "file " + m.file
+	raw, _ := m.keys.Get("delegates")
+	delegates, err := netconf.Elements(raw)
+	if err != nil || len(delegates) == 0 {
+		return "", true
+	}
+	o, err := netconf.Inner(delegates[0])
+	if err == nil && slices.Contains(typesOf(o), "weft-cni") {
+		m.addAt(ResultFault, check, object, "delegates[0]", attachedTwice, takeMultusOff)
+		return "", false
+	}
+	if len(delegates) > 1 {
+		m.addAt(ResultWarn, check, object, "delegates", fmt.Sprintf("has %d networks, and Weft takes the first as the pod network alone", len(delegates)),
+			"make NetworkAttachmentDefinitions of the others, and name them in cni.defaultNetworks of the agent")
+	}
+	if err == nil && text(o, "name") != name {
+		return "that of delegates[0], " + fault.Quote(text(o, "name")), true
+	}
+	return "", true
 }
