@@ -53,7 +53,7 @@ Exit codes: 0 shown, 1 the agent did not answer (with --once) or none can be her
   weft top --interval 500ms
   weft top --once
   weft top --once -o json | jq '.top.faults'
-  kubectl -n kube-system exec -it daemonset/weft-agent -- weft top`,
+  kubectl -n kube-system exec -it daemonset/weft-agent -- /weft top`,
 		Args: noArgs("; it shows the node that it runs on"),
 		RunE: o.run,
 	}
