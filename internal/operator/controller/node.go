@@ -75,7 +75,7 @@ func (w *leader) wait(ctx context.Context, d assign.Decision) (time.Duration, er
 	if w.kind != ciliumNode || d.Exists {
 		return 0, nil
 	}
-	left := looksOfCalm*w.cfg.Look - w.ledger.calm()
+	left := looksOfCalm*w.cfg.Look - w.calm()
 	if left <= 0 {
 		return 0, nil
 	}
