@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 	"sigs.k8s.io/yaml"
@@ -66,7 +65,7 @@ func checkExpr(t *testing.T, where, text string, known map[string]metric, seen m
 			}
 			seen[node.Name] = true
 			for _, matcher := range node.LabelMatchers {
-				if matcher.Name != labels.MetricName && !slices.Contains(m.labels, matcher.Name) {
+				if matcher.Name != model.MetricNameLabel && !slices.Contains(m.labels, matcher.Name) {
 					t.Errorf("%s: %s has no label %s", where, node.Name, matcher.Name)
 				}
 			}

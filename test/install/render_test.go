@@ -51,7 +51,7 @@ func (o objects) add(t *testing.T, v object) {
 // addAll adds every document of a text.
 func (o objects) addAll(t *testing.T, name string, text []byte) {
 	t.Helper()
-	for _, doc := range bytes.Split(append([]byte("\n"), text...), []byte("\n---")) {
+	for doc := range bytes.SplitSeq(append([]byte("\n"), text...), []byte("\n---")) {
 		var v object
 		if err := yaml.UnmarshalStrict(doc, &v); err != nil {
 			t.Fatalf("%s: %v\n%s", name, err, doc)
@@ -169,7 +169,7 @@ func kustomized(t *testing.T, folders ...string) objects {
 // own is a folder for a kustomization, beside this file: kustomize takes relative paths alone.
 func own(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp(".", "kustomization-")
+	dir, err := os.MkdirTemp(".", "kustomization-") //nolint:usetesting // elsewhere it takes no relative path
 	if err != nil {
 		t.Fatal(err)
 	}
