@@ -108,6 +108,22 @@ func (cp *ControlPlane) loadWeft(ctx context.Context) error {
 	return nil
 }
 
+// Helm runs Helm as the cluster's administrator and returns what it printed. What it keeps for a user is
+// the lab's.
+func (cp *ControlPlane) Helm(ctx context.Context, args ...string) (string, error) {
+	helm, err := cp.builder.Helm(ctx)
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, helm.Path("helm"), append([]string{"--kubeconfig=" + cp.Kubeconfig}, args...)...)
+	cmd.Dir, cmd.Env = cp.builder.Root, []string{"HOME=" + cp.space.path("data"), "PATH=/usr/bin:/bin"}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("helm %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
+
 // LoadImage gives every node the images of a docker-archive of the machine.
 func (cp *ControlPlane) LoadImage(ctx context.Context, archive string) error {
 	content, err := os.ReadFile(archive)

@@ -94,6 +94,14 @@ func (b Builder) Plugins(ctx context.Context) (Set, error) {
 	})
 }
 
+// Helm is the program that installs charts, of the version that the chart's own tests have.
+func (b Builder) Helm(ctx context.Context) (Set, error) {
+	return b.set(ctx, recipe{
+		name: "helm", module: filepath.Join(b.Root, "test/install"),
+		jobs: []job{{flags: []string{"-ldflags=-s -w"}, targets: []string{"tool"}}},
+	})
+}
+
 // set returns what recipe makes, from the cache when it is there.
 func (b Builder) set(ctx context.Context, r recipe) (Set, error) {
 	hash, err := r.hash()
@@ -171,6 +179,9 @@ func (r recipe) hash() (string, error) {
 	}
 	for _, e := range entries {
 		name := e.Name()
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
 		if ext := filepath.Ext(name); ext != ".go" && ext != ".mod" && ext != ".sum" {
 			continue
 		}
