@@ -19,11 +19,11 @@ import (
 	"github.com/weftnet/weft/test/lab/image"
 )
 
-// overlay is what an administrator writes who wants a component.
+// overlay is what an administrator writes who wants components.
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [%[1]s]
-components: [%[1]s/%[2]s]
+components: [%[2]s]
 `
 
 // withDriver installs deploy/ with deploy/network-driver.
@@ -33,27 +33,41 @@ func (r *rig) withDriver() {
 	r.with("network-driver")
 }
 
-// with installs deploy/ with a component, as they are shipped. At the test's end the agents are again
-// those of deploy/ alone.
-func (r *rig) with(component string) {
+// with installs deploy/ with components, as they are shipped. At the test's end the agents are again
+// those of deploy/ alone, with its rights.
+func (r *rig) with(components ...string) { r.t.Helper(); r.overlaid("", components...) }
+
+// overlaid is with for who changes something besides, in the words of a kustomization.
+func (r *rig) overlaid(change string, components ...string) {
 	r.t.Helper()
 	wd, err := os.Getwd()
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	deploy, err := filepath.Rel(r.cp.Dir, filepath.Join(wd, "../../../deploy"))
+	deploy := filepath.Join(wd, "../../../deploy")
+	from, err := filepath.Rel(r.cp.Dir, deploy)
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	var folders, rights []string
+	for _, c := range components {
+		folders = append(folders, from+"/"+c)
+		if file := filepath.Join(deploy, c, "rbac.yaml"); exists(file) {
+			rights = append(rights, "--filename="+file)
+		}
+	}
 	own := filepath.Join(r.cp.Dir, "kustomization.yaml") // in a folder of its own there would be a step more
-	if err := os.WriteFile(own, fmt.Appendf(nil, overlay, deploy, component), 0o600); err != nil {
+	if err := os.WriteFile(own, append(fmt.Appendf(nil, overlay, from, strings.Join(folders, ", ")), change...), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() {
 		if err := r.cp.InstallWeft(r.ctx()); err != nil {
 			r.t.Error(err)
 		}
-		if _, err := r.cp.Kubectl(r.ctx(), "", "delete", "--ignore-not-found", "--filename="+filepath.Join(wd, "../../../deploy/network-driver/rbac.yaml")); err != nil {
+		if len(rights) == 0 {
+			return
+		}
+		if _, err := r.cp.Kubectl(r.ctx(), "", append([]string{"delete", "--ignore-not-found"}, rights...)...); err != nil {
 			r.t.Error(err)
 		}
 	})
@@ -65,6 +79,11 @@ func (r *rig) with(component string) {
 			r.t.Fatal(err)
 		}
 	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // nodeConfig has a pool for dummy links, of which there is a number.

@@ -88,15 +88,20 @@ const domain = `<domain type='qemu'><name>%[1]s</name><memory unit='MiB'>384</me
 <channel type='unix'><source mode='bind' path='/run/weft/orders'/><target type='virtio' name='weft.orders'/></channel>
 </devices></domain>`
 
-// Start starts a guest in a pod and waits until it does what it is told. Its first NIC is up.
-func (p *Pod) Start(ctx context.Context, name string, nics ...NIC) (*Guest, error) {
+// Domain is a machine as libvirt wants it, in a place where Boot's files are in /weft, and /run/weft
+// is there to write to.
+func Domain(name string, nics ...NIC) string {
 	var devices strings.Builder
 	for _, n := range nics {
 		devices.WriteString(n.XML())
 	}
 	const ports = 12 // room for what is plugged in
-	text := fmt.Sprintf(domain, escape(name), cmdline, devices.String(), strings.Repeat("<controller type='pci' model='pcie-root-port'/>", ports))
-	if err := os.WriteFile(p.Path("run/weft/domain.xml"), []byte(text), 0o644); err != nil {
+	return fmt.Sprintf(domain, escape(name), cmdline, devices.String(), strings.Repeat("<controller type='pci' model='pcie-root-port'/>", ports))
+}
+
+// Start starts a guest in a pod and waits until it does what it is told. Its first NIC is up.
+func (p *Pod) Start(ctx context.Context, name string, nics ...NIC) (*Guest, error) {
+	if err := os.WriteFile(p.Path("run/weft/domain.xml"), []byte(Domain(name, nics...)), 0o644); err != nil {
 		return nil, err
 	}
 	if _, err := p.Virsh(ctx, "create", "/run/weft/domain.xml"); err != nil {

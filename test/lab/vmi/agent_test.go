@@ -18,6 +18,9 @@ import (
 	"syscall"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/weftnet/weft/test/lab"
@@ -239,16 +242,24 @@ func (a agent) metric(t *testing.T, want string) string {
 	return ""
 }
 
-// status is what stands in the object.
+// status is what stands in the object. It is asked for often, while a guest wants the processors.
 func status(t *testing.T, namespace string) func() (machine, error) {
 	t.Helper()
-	return func() (machine, error) {
-		var m machine
-		out, err := lab.Cluster(t).Kubectl(t.Context(), "", "get", "vmi", "-n", namespace, name, "-o", "jsonpath={.status}")
+	client, err := dynamic.NewForConfig(lab.Cluster(t).Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	vmis := client.Resource(schema.GroupVersionResource{Group: "kubevirt.io", Version: "v1", Resource: "virtualmachineinstances"}).Namespace(namespace)
+	return func() (m machine, err error) {
+		object, err := vmis.Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return m, err
 		}
-		return m, json.Unmarshal([]byte(out), &m)
+		text, err := json.Marshal(object.Object["status"])
+		if err != nil {
+			return m, err
+		}
+		return m, json.Unmarshal(text, &m)
 	}
 }
 

@@ -12,16 +12,25 @@ import (
 	"github.com/weftnet/weft/test/lab/guest"
 )
 
-// What happens to a machine, one thing after the other, as the agent sees it that finds libvirt in
-// the launcher's pod by itself and writes the status.
-func TestPublish(t *testing.T) {
+// One machine, since a guest takes its time to start: as a libvirt alone shows it, where a
+// virt-handler writes the status, and where the agent does.
+func TestMachine(t *testing.T) {
 	namespace := lab.Namespace(t)
 	uid := launcherPod(t, namespace)
 	p := launcher(t, uid)
 	first := guest.NIC{Name: "default", MAC: "02:00:00:00:00:01"}
 	second := guest.NIC{Name: "red", MAC: "02:00:00:00:00:02"}
 	g := start(t, p, namespace+"_"+name, first, second)
+	t.Run("without Kubernetes", func(t *testing.T) { plainLibvirt(t, p, g) })
 	vmi(t, namespace, uid)
+	t.Run("observe", func(t *testing.T) { observe(t, namespace) })
+	t.Run("publish", func(t *testing.T) { publish(t, namespace, p, g, second) })
+}
+
+// publish: what happens to a machine, one thing after the other, as the agent sees it that finds
+// libvirt in the launcher's pod by itself and writes the status.
+func publish(t *testing.T, namespace string, p *guest.Pod, g *guest.Guest, second guest.NIC) {
+	t.Helper()
 	a := startAgent(t, "publish")
 	s := scenes{t: t, agent: a, guest: g, pod: p, status: status(t, namespace)}
 
@@ -73,11 +82,14 @@ func TestPublish(t *testing.T) {
 		do(t, g, "ip link del br0; ip addr add 10.0.16.15/24 dev eth1")
 		s.expect(t, "all is as before", look)
 	})
-	t.Run("link", func(t *testing.T) { s.link(t, second) })
 	t.Run("NIC unplugged and plugged", func(t *testing.T) { s.plug(t, second) })
 	t.Run("paused", func(t *testing.T) { s.pause(t) })
 	t.Run("record and replay", func(t *testing.T) { s.record(t, namespace) })
-	t.Run("agent stopped and started", func(t *testing.T) { s.agentAway(t) })
+	t.Run("agent stopped and started", func(t *testing.T) {
+		s.agentAway(t, func() {
+			t.Run("link", func(t *testing.T) { s.link(t, second) })
+		})
+	})
 	t.Run("libvirtd killed", func(t *testing.T) { s.libvirtKilled(t) })
 }
 
@@ -164,10 +176,12 @@ func (s scenes) record(t *testing.T, namespace string) {
 	}
 }
 
-// agentAway stops the guest's agent until its data is dropped, which takes a minute.
-func (s scenes) agentAway(t *testing.T) {
+// agentAway stops the guest's agent until its data is dropped, which takes a minute. What libvirt
+// itself knows is seen meanwhile.
+func (s scenes) agentAway(t *testing.T, meanwhile func()) {
 	t.Helper()
 	do(t, s.guest, "agent_stop")
+	meanwhile()
 	s.expect(t, "what the guest said is dropped", func(m machine) bool {
 		e, _ := m.entry("default")
 		return e.InterfaceName == "" && e.InfoSource == "domain" && e.IP == "10.244.0.9"
@@ -190,14 +204,9 @@ func (s scenes) libvirtKilled(t *testing.T) {
 	eventually(t, "it is asked again", s.agent.get(t), func(m machine) bool { return m.Fault == "" && m.Agent == "connected" })
 }
 
-// Where a virt-handler writes the status nothing is written, and what differs is told.
-func TestObserve(t *testing.T) {
-	namespace := lab.Namespace(t)
-	uid := launcherPod(t, namespace)
-	p := launcher(t, uid)
-	g := start(t, p, namespace+"_"+name, guest.NIC{Name: "default", MAC: "02:00:00:00:00:01"}, guest.NIC{Name: "red", MAC: "02:00:00:00:00:02"})
-	t.Run("without Kubernetes", func(t *testing.T) { plainLibvirt(t, p, g) })
-	vmi(t, namespace, uid)
+// observe: where a virt-handler writes the status nothing is written, and what differs is told.
+func observe(t *testing.T, namespace string) {
+	t.Helper()
 	before := version(t, namespace)
 	a := startAgent(t, "observe")
 	m := eventually(t, "the machine is known and differs", a.get(t), func(m machine) bool {
