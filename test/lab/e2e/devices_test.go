@@ -76,8 +76,10 @@ func TestDevicePlugin(t *testing.T) {
 	kubelet(func() error { return r.node.End(t.Context(), lab.Kubelet, syscall.SIGKILL) })
 	kubelet(func() error { return r.node.Start(lab.Kubelet) })
 	p.register()
-	r.nodeReady(true)
-	r.remove("two")
+	// A kubelet takes a device from a pod that is gone only once it has heard of all pods.
+	r.create("after", "")
+	r.running("after")
+	r.remove("two", "after")
 	r.withNICs(p, "two", 2)
 	r.step("and one after a restart of the kubelet")
 	r.remove("one")
@@ -196,6 +198,11 @@ func (r *rig) devicePlugin(devices ...string) *nics {
 	r.t.Helper()
 	p := &nics{r: r, devices: devices, end: func() {}}
 	r.t.Cleanup(func() {
+		if r.t.Failed() { // pods that are left need their delegate to end
+			if _, err := r.cp.Kubectl(r.ctx(), "", "delete", "pods", "--all", "--timeout=1m", "--namespace="+r.ns); err != nil {
+				r.t.Log(err)
+			}
+		}
 		p.end()
 		undo := fmt.Sprintf("rm -rf %s %s %s/example.com-nic-*", nicPlugin, nicCalls, nicInfos)
 		if _, err := r.node.Exec(r.ctx(), "sh", "-c", undo); err != nil {
