@@ -80,11 +80,19 @@ type guard struct {
 
 	writing sync.Mutex
 	sent    int32 // serial number of the last question that was written as a whole
+	asked   call  // what it asks
 
 	mu   sync.Mutex
 	why  error
 	once sync.Once
 	done chan struct{} // closed when nothing more can be read
+}
+
+// call is what a question asks, and an answer answers.
+type call struct{ program, procedure uint32 }
+
+func callOf(packet []byte) call {
+	return call{binary.BigEndian.Uint32(packet[word:]), binary.BigEndian.Uint32(packet[3*word:])}
 }
 
 func newGuard(conn net.Conn, event func()) *guard {
@@ -124,15 +132,16 @@ func (g *guard) write(question []byte) error {
 	_, err := g.conn.Write(question)
 	if err == nil {
 		g.sent = int32(binary.BigEndian.Uint32(question[serialAt:])) //nolint:gosec // any bits
+		g.asked = callOf(question)
 	}
 	return err
 }
 
-// asked says whether a question was written.
-func (g *guard) asked(serial int32) bool {
+// question is the last one that was written: one is asked at a time.
+func (g *guard) question() (int32, call) {
 	g.writing.Lock()
 	defer g.writing.Unlock()
-	return serial <= g.sent
+	return g.sent, g.asked
 }
 
 func (g *guard) end(why error) {
@@ -170,16 +179,23 @@ func (g *guard) packet() ([]byte, error) {
 	return g.check(packet)
 }
 
+// check refuses what is no answer to the last question. The library decodes an answer by what it
+// asked, and whatever comes under the number of an event, also an error, as that event.
 func (g *guard) check(packet []byte) ([]byte, error) {
 	field := func(i int) uint32 { return binary.BigEndian.Uint32(packet[i*word:]) }
-	program, procedure, kind, serial, status := field(1), field(3), field(4), int32(field(5)), field(6) //nolint:gosec // any bits
-	payload := packet[headerSize:]
-	switch {
-	case kind == typeMessage:
+	is, kind, serial, status := callOf(packet), field(4), int32(field(5)), field(6) //nolint:gosec // any bits
+	if kind == typeMessage {
 		g.event()
 		return nil, nil
-	case kind != typeReply || serial <= g.last || !g.asked(serial):
-		return nil, fmt.Errorf("libvirt's socket sends what was not asked for (program %#x, procedure %d, type %d)", program, procedure, kind)
+	}
+	payload := packet[headerSize:]
+	sent, asked := g.question()
+	s, known := shapes(is.program, is.procedure)
+	switch {
+	case kind != typeReply || serial <= g.last || serial != sent:
+		return nil, fmt.Errorf("libvirt's socket sends what was not asked for (program %#x, procedure %d, type %d)", is.program, is.procedure, kind)
+	case is != asked || !known:
+		return nil, fmt.Errorf("libvirt's socket answers procedure %d of program %#x, which nobody asked", is.procedure, is.program)
 	case status == statusError:
 		// Code, domain, that there is a message, the message, level; the rest is not decoded.
 		if _, err := shape("iiisi").cut(payload); err != nil {
@@ -188,12 +204,8 @@ func (g *guard) check(packet []byte) ([]byte, error) {
 	case status != statusOK:
 		return nil, fmt.Errorf("libvirt's socket answers with status %d", status)
 	default:
-		s, ok := shapes(program, procedure)
-		if !ok {
-			return nil, fmt.Errorf("libvirt's socket answers procedure %d of program %#x, which nobody asked", procedure, program)
-		}
 		if err := s.fits(payload); err != nil {
-			return nil, fmt.Errorf("libvirt's socket answers procedure %d with what cannot be read: %w", procedure, err)
+			return nil, fmt.Errorf("libvirt's socket answers procedure %d with what cannot be read: %w", is.procedure, err)
 		}
 	}
 	g.last = serial

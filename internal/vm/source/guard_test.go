@@ -48,6 +48,8 @@ func TestGuard(t *testing.T) {
 		sent []byte
 		want string // of the reason; "" = the packet is handed on
 	}{
+		"an error of an event":   {libvirttest.Packet(programRemote, 322, typeReply, 1, statusError, libvirttest.Failure(1, "x")), "nobody asked"},
+		"another question's":     {libvirttest.Packet(programRemote, 14, typeReply, 1, 0, libvirttest.Str(nil, "\xff\xff\xff\xff")), "nobody asked"},
 		"answer":                 {libvirttest.Packet(programRemote, 212, typeReply, 1, 0, libvirttest.U32(libvirttest.U32(nil, 1), 0)), ""},
 		"error":                  {libvirttest.Packet(programRemote, 212, typeReply, 1, statusError, libvirttest.Failure(42, "no domain")), ""},
 		"error without text":     {libvirttest.Packet(programRemote, 212, typeReply, 1, statusError, make([]byte, 8)), "cannot be read"},
@@ -55,6 +57,7 @@ func TestGuard(t *testing.T) {
 		"too long":               {libvirttest.U32(nil, maxPacket+1), "a packet of 4194305 bytes"},
 		"counts beyond the end":  {libvirttest.Packet(programRemote, 353, typeReply, 1, 0, libvirttest.U32(nil, 0x7fffffff)), "counts"},
 		"what nobody asked":      {libvirttest.Packet(programRemote, 999, typeReply, 1, 0, nil), "nobody asked"},
+		"what libvirt has not":   {libvirttest.Packet(programRemote, 999, typeReply, 1, 0, nil), "nobody asked"},
 		"another program":        {libvirttest.Packet(7, 1, typeReply, 1, 0, nil), "nobody asked"},
 		"a call":                 {libvirttest.Packet(programRemote, 1, 0, 1, 0, nil), "not asked for"},
 		"a stream":               {libvirttest.Packet(programRemote, 14, typeReply, 1, 2, nil), "status 2"},
@@ -68,7 +71,10 @@ func TestGuard(t *testing.T) {
 			g := newGuard(here, func() { events++ })
 			session := g.session()
 			close(session.attached)
-			g.sent = 1
+			g.sent, g.asked = 1, call{programRemote, 212}
+			if asked := map[string]uint32{"counts beyond the end": 353, "a stream": 14, "event, then the answer": 316, "what libvirt has not": 999}[name]; asked != 0 {
+				g.asked.procedure = asked
+			}
 			go g.pump()
 			go func() {
 				_, _ = there.Write(c.sent)
