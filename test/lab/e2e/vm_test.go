@@ -168,8 +168,13 @@ func (r *rig) launcher(nics ...guest.NIC) *corev1.Pod {
 			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: at, ReadOnly: from.HostPath != nil})
 		}
 		for i, m := range [][2]string{
-			{"root/usr", "/usr"}, {"root/lib", "/lib"}, {"root/lib64", "/lib64"}, {"root/etc/libvirt", "/etc/libvirt"},
-			{"root/etc/passwd", "/etc/passwd"}, {"root/etc/group", "/etc/group"}, {"boot", "/weft"},
+			{"root/usr", "/usr"},
+			{"root/lib", "/lib"},
+			{"root/lib64", "/lib64"},
+			{"root/etc/libvirt", "/etc/libvirt"},
+			{"root/etc/passwd", "/etc/passwd"},
+			{"root/etc/group", "/etc/group"},
+			{"boot", "/weft"},
 		} {
 			mount(fmt.Sprint("files", i), m[1], corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir + "/" + m[0]}})
 		}
