@@ -16,6 +16,7 @@ import (
 
 	"github.com/weftnet/weft/internal/agent/debug"
 	"github.com/weftnet/weft/internal/host/kernel"
+	"github.com/weftnet/weft/internal/host/version"
 	"github.com/weftnet/weft/internal/inspect"
 	"github.com/weftnet/weft/internal/sandbox"
 )
@@ -185,7 +186,7 @@ func doctor(cmd *cobra.Command, s *sources, o inspect.DoctorOptions, output stri
 		defer client.Close()
 		o.API = client
 	}
-	o.Version, o.Now = version(), time.Now()
+	o.Version, o.Now = version.String(), time.Now()
 	c := look(ctx, o)
 	fmt.Fprintf(cmd.ErrOrStderr(), "weft: %s\n", c.Summary())
 	return write(cmd.OutOrStdout(), output, c, c.WriteTable, c.Faulty())

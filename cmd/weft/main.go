@@ -17,11 +17,11 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/internal/host/version"
 	"github.com/weftnet/weft/internal/sandbox"
 )
 
@@ -64,7 +64,7 @@ func newRoot() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "weft",
 		Short:         "Give pods their extra network interfaces, and see what they got",
-		Version:       version(),
+		Version:       version.String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Example:       "  weft sandbox run -f examples/demo",
@@ -75,12 +75,4 @@ func newRoot() *cobra.Command {
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	cmd.AddCommand(newSandbox(), newExplain(os.Getenv), newLint(), newGet(os.Getenv), newStateDB(os.Getenv), newTop(os.Getenv), newDoctor(os.Getenv), newVMI())
 	return cmd
-}
-
-// version is what the module was built as.
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
 }

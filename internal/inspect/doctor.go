@@ -65,6 +65,7 @@ func Doctor(ctx context.Context, o DoctorOptions) *Checkup {
 	d.checkNeighbours()
 	d.checkMounts()
 	d.checkRights(ctx)
+	d.checkDefinitions(ctx)
 	d.checkMultus()
 	return d.Checkup
 }
