@@ -22,8 +22,8 @@ import (
 
 	"github.com/weftnet/weft/internal/agent"
 	"github.com/weftnet/weft/internal/agent/config"
-	"github.com/weftnet/weft/internal/agent/logs"
 	"github.com/weftnet/weft/internal/cni/install"
+	"github.com/weftnet/weft/internal/host/logs"
 	"github.com/weftnet/weft/internal/host/version"
 )
 

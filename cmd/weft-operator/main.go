@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"github.com/weftnet/weft/internal/agent/logs"
+	"github.com/weftnet/weft/internal/host/logs"
 	"github.com/weftnet/weft/internal/host/version"
 	"github.com/weftnet/weft/internal/operator"
 )

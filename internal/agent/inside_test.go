@@ -16,7 +16,7 @@ import (
 
 	"github.com/weftnet/weft/internal/agent"
 	"github.com/weftnet/weft/internal/agent/config"
-	"github.com/weftnet/weft/internal/agent/logs"
+	"github.com/weftnet/weft/internal/host/logs"
 )
 
 // TestInside: the agent in this process, so that the race detector sees it, asked from all

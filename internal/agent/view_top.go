@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/internal/agent/debug"
-	"github.com/weftnet/weft/internal/agent/logs"
 	"github.com/weftnet/weft/internal/agent/recent"
 	"github.com/weftnet/weft/internal/cni/observe"
 	"github.com/weftnet/weft/internal/cni/wire"
 	"github.com/weftnet/weft/internal/host/lanes"
+	"github.com/weftnet/weft/internal/host/logs"
 )
 
 // listening gives a logger whose warnings are shown as faults, too.

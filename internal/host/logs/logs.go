@@ -1,7 +1,7 @@
 // Copyright The Weft Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package logs makes the agent's logger: slog, as JSON or text.
+// Package logs makes a program's logger: slog, as JSON or text.
 //
 // Invariants: a record is one line and one write; no bearer token, JSON web token or
 // private key leaves the process by it, whoever logged it and in whatever value.
