@@ -6,6 +6,7 @@ package source
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"io"
 	"net"
 	"strings"
@@ -104,24 +105,87 @@ func FuzzConn(f *testing.F) {
 	f.Add(libvirttest.Packet(programRemote, 66, typeReply, 1, 0, libvirttest.U32(nil, 0)))
 	f.Add(libvirttest.Packet(programRemote, 66, typeReply, 1, statusError, libvirttest.Failure(1, "x")))
 	f.Add(append(libvirttest.Packet(programRemote, 66, typeReply, 1, 0, libvirttest.U32(nil, 0)), libvirttest.Packet(programRemote, 1, typeReply, 2, 0, nil)...))
+	f.Add(conversation())
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		here, there := net.Pipe()
-		go func() { _, _ = io.Copy(io.Discard, there) }()
-		go func() {
-			_, _ = there.Write(sent)
-			there.Close()
-		}()
+		go answer(there, sent)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		c, err := Dial(ctx, here, "qemu:///system", func() {})
 		if err == nil {
-			_, _ = c.Domains(ctx)
+			if all, err := c.Domains(ctx); err == nil && len(all) > 0 {
+				_, _ = c.Read(ctx, all[0], Snapshot{}, time.Unix(1, 0))
+			}
 			_ = c.Close()
 		}
 		if ctx.Err() != nil {
 			t.Fatal("it takes too long")
 		}
 	})
+}
+
+// answer sends what looks like a packet after each question, and the rest of what is not one at once:
+// what comes before its question is refused. At the end it hangs up.
+func answer(c net.Conn, sent []byte) {
+	defer c.Close()
+	for len(sent) > 0 {
+		question := make([]byte, headerSize)
+		if _, err := io.ReadFull(c, question); err != nil {
+			return
+		}
+		if _, err := io.CopyN(io.Discard, c, int64(binary.BigEndian.Uint32(question))-headerSize); err != nil {
+			return
+		}
+		for isMessage := true; isMessage && len(sent) > 0; { // which is no answer
+			n := len(sent)
+			if isMessage = n >= headerSize && binary.BigEndian.Uint32(sent[4*word:]) == typeMessage; n > word {
+				n = min(n, max(1, int(binary.BigEndian.Uint32(sent))))
+			}
+			if _, err := c.Write(sent[:n]); err != nil {
+				return
+			}
+			sent = sent[n:]
+		}
+	}
+}
+
+// conversation is what libvirt answers from the first question to the guest's addresses.
+func conversation() (all []byte) {
+	serial := uint32(0)
+	say := func(procedure uint32, payload []byte) {
+		serial++
+		all = append(all, libvirttest.Packet(programRemote, procedure, typeReply, serial, statusOK, payload)...)
+	}
+	say(authList, libvirttest.U32(nil, 0))
+	say(connectOpen, nil)
+	for id := range uint32(5) {
+		say(316, libvirttest.U32(nil, id)) // events
+	}
+	domain := append(libvirttest.Str(libvirttest.U32(nil, 1), "ns_vm"), make([]byte, 16)...)
+	say(273, libvirttest.U32(libvirttest.U32(domain, 7), 1))
+	say(212, libvirttest.U32(libvirttest.U32(nil, 1), 0))
+	say(14, libvirttest.Str(nil, libvirttest.XML("ns_vm", "connected")))
+	say(353, libvirttest.U32(libvirttest.U32(libvirttest.Str(libvirttest.U32(nil, 1), "eth0"), 0), 0))
+	return all
+}
+
+// The conversation is one that works, or the fuzzing of it would reach nothing.
+func TestConversation(t *testing.T) {
+	here, there := net.Pipe()
+	go answer(there, conversation())
+	c, err := Dial(t.Context(), here, "qemu:///system", func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	d, err := c.Find(t.Context(), "ns_vm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Read(t.Context(), d, Snapshot{}, time.Unix(1, 0))
+	if want := []vmistatus.GuestInterface{{Name: "eth0"}}; err != nil || !cmp.Equal(want, s.Domain.Guest) {
+		t.Errorf("%+v, %v", s, err)
+	}
 }
 
 func TestRead(t *testing.T) {
