@@ -86,6 +86,7 @@ func TestDevicePlugin(t *testing.T) {
 	r.tooFew(p)
 	r.askedByGet(before, 4)
 	r.remove("two")
+	r.wait("the pods to leave nothing", func() error { return r.leftovers() }) // while their delegate is there
 }
 
 // withNICs makes a pod that asks for n devices and has two networks that draw from them, and
