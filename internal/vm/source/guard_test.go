@@ -138,8 +138,12 @@ func answer(c net.Conn, sent []byte) {
 		}
 		for isMessage := true; isMessage && len(sent) > 0; { // which is no answer
 			n := len(sent)
-			if isMessage = n >= headerSize && binary.BigEndian.Uint32(sent[4*word:]) == typeMessage; n > word {
-				n = min(n, max(1, int(binary.BigEndian.Uint32(sent))))
+			isMessage = false
+			if n >= headerSize {
+				isMessage = binary.BigEndian.Uint32(sent[4*word:]) == typeMessage
+				if size := binary.BigEndian.Uint32(sent); size >= headerSize && int64(size) < int64(n) {
+					n = int(size)
+				}
 			}
 			if _, err := c.Write(sent[:n]); err != nil {
 				return
