@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -84,9 +85,10 @@ func serveLibvirts(text string) error {
 // rig is a node with machines: an API server that has their objects, and their libvirts, in a
 // process of their own.
 type rig struct {
-	api *kubetest.Server
-	dir string
-	n   int
+	api    *kubetest.Server
+	dir    string
+	n      int
+	noPods atomic.Bool // are known
 }
 
 func newRig(tb testing.TB, n int) *rig {
@@ -140,7 +142,7 @@ func (g *rig) start(tb testing.TB, publish bool) (r *Reporter, stop func()) {
 	r, err := New(Config{
 		Node: "here", Conn: &rest.Config{Host: g.api.URL(), QPS: -1}, Publish: publish, Cache: podcache.New(tb.TempDir()),
 		Pods: func(uid string) (Pod, bool) {
-			return Pod{Namespace: "ns", Name: "virt-launcher-" + uid, UID: uid}, true
+			return Pod{Namespace: "ns", Name: "virt-launcher-" + uid, UID: uid}, !g.noPods.Load()
 		},
 		Times: source.Times{Limit: 5 * time.Minute}, // the machine may be busy
 		Log:   slog.New(slog.DiscardHandler),
@@ -259,6 +261,35 @@ func TestManyMachines(t *testing.T) {
 			t.Errorf("%s %s %s/%s: %s", q.Verb, q.Resource, q.Namespace, q.Name, q.Body)
 		}
 	}
+}
+
+// A machine whose pod is not known yet is looked at as soon as it is, and nothing is remembered of one
+// that has gone.
+func TestPodComesLater(t *testing.T) {
+	g := newRig(t, 1)
+	g.noPods.Store(true)
+	r, stop := g.start(t, true)
+	defer stop()
+	expected := func() int {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.byPod)
+	}
+	until(t, "the pod is expected", func() bool { return expected() == 1 })
+	if all := r.VMIs(); len(all) != 1 || !strings.Contains(all[0].Fault, "no pod of the machine") {
+		t.Errorf("%+v", all)
+	}
+	g.noPods.Store(false)
+	r.PodChanged(machineName(0))
+	g.settled(t, r)
+	g.noPods.Store(true)
+	r.PodChanged(machineName(0))
+	until(t, "it is let go", func() bool {
+		_, all := r.Differing()
+		return all == 0 && expected() == 1
+	})
+	g.api.Delete("virtualmachineinstances", "ns", machineName(0))
+	until(t, "it is forgotten", func() bool { return len(r.VMIs()) == 0 && expected() == 0 })
 }
 
 // The patch changes the object that was looked at, if its value is still the one that was looked at.

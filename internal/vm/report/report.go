@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -151,12 +152,27 @@ func (r *Reporter) reconcile(ctx context.Context, key string, machines *sync.Wai
 	}
 	w := r.watch(ctx, key, vmi, pod, ok, machines)
 	if w == nil {
-		if vmi != nil && !vmi.IsFinal() {
-			r.queue.AddAfter(key, absent) // its pod is not known yet
-		}
+		r.expect(key, vmi)
 		return nil
 	}
 	return r.report(ctx, key, vmi, pod, w)
+}
+
+// expect has a machine looked at again when its pod becomes known: an agent that starts may hear of the
+// pods after the machines.
+func (r *Reporter) expect(key string, vmi *v1.VirtualMachineInstance) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.byPod, func(_, of string) bool { return of == key })
+	if vmi == nil || vmi.IsFinal() {
+		return
+	}
+	for uid, node := range vmi.Status.ActivePods {
+		if node == r.cfg.Node {
+			r.byPod[string(uid)] = key
+		}
+	}
+	r.queue.AddAfter(key, absent) // where it came between the look and this
 }
 
 // launcher is the pod of this node that the machine runs in: of several, as after a migration to
