@@ -45,7 +45,7 @@ func TestOperatorNewerDefinition(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	const hand = `{pools: [{name: hand, frob: {n: 1}}], frob: {n: 12345678901234567}, deviceManagerConfigs: {frob: {on: true}, dummy: {enabled: true, count: 3}}}`
+	const hand = `{pools: [{name: hand, frob: {a: 1}}], frob: {a: 1234567890123456}, deviceManagerConfigs: {frob: {b: true}, dummy: {enabled: true, count: 3}}}`
 	inTime(t, "the server keeps the field", func() error {
 		var err error
 		got, createErr := w.nodes.Create(t.Context(), driverConfig(t, nodeConfigKind, "n1", hand), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -69,7 +69,7 @@ func TestOperatorNewerDefinition(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := specText(t, object)
-		for _, part := range []string{`"frob":{"n":12345678901234567}`, `"deviceManagerConfigs":{"frob":{"on":true}}`} {
+		for _, part := range []string{`"frob":{"a":1234567890123456}`, `"deviceManagerConfigs":{"frob":{"b":true}`} {
 			if strings.Contains(text, part) != want {
 				t.Errorf("%s is there: %t; the spec is %s", part, !want, text)
 			}
