@@ -1,8 +1,9 @@
 // Copyright The Weft Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command fuzz finds every fuzz target of the module and fuzzes each for a short time,
-// one after the other: "go test -fuzz" takes one target of one package a call.
+// Command fuzz finds every fuzz target of the module and fuzzes each for a short time:
+// "go test -fuzz" takes one target of one package a call, and most of a short one is spent
+// on building and starting, so that two go side by side.
 //
 // Invariants: a target that is declared is run; a crash of any makes the command fail
 // after the others have run. It must not know what is fuzzed. It owns the fuzzing part
@@ -25,7 +26,10 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 func main() {
@@ -50,15 +54,34 @@ func run(ctx context.Context, root string, each time.Duration, out io.Writer) er
 	if len(targets) == 0 {
 		return errors.New("no fuzz target below " + root)
 	}
-	var faults []error
+	var (
+		mu     sync.Mutex // of what follows
+		faults []error
+		group  errgroup.Group
+	)
+	group.SetLimit(sideBySide(each))
 	for _, t := range targets {
-		start := time.Now()
-		if err := fuzz(ctx, root, t, each); err != nil {
+		group.Go(func() error {
+			start := time.Now()
+			err := fuzz(ctx, root, t, each)
+			mu.Lock()
+			defer mu.Unlock()
 			faults = append(faults, err)
-		}
-		fmt.Fprintf(out, "fuzz %s %s (%.1fs)\n", t.dir, t.name, time.Since(start).Seconds())
+			fmt.Fprintf(out, "fuzz %s %s (%.1fs)\n", t.dir, t.name, time.Since(start).Seconds())
+			return nil // the others run all the same
+		})
 	}
+	_ = group.Wait()
 	return errors.Join(faults...)
+}
+
+// sideBySide is how many targets run at once: a long run has all processors to itself.
+func sideBySide(each time.Duration) int {
+	const long = 10 * time.Second
+	if each >= long {
+		return 1
+	}
+	return 2
 }
 
 // find lists the fuzz targets of one module, in file order.
