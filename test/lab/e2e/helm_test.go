@@ -39,9 +39,6 @@ var helmTrial = []string{ //nolint:gochecknoglobals // a constant that Go has no
 // not know change nothing; after the removal the definitions, the networks and what the nodes
 // need stay, and pods that run can be deleted.
 func TestHelm(t *testing.T) {
-	if !full(t) { // Helm itself takes minutes to build
-		t.SkipNow()
-	}
 	r := newRig(t)
 	r.bridgeNAD("bridge", "helm0", "10.91.0.0/24")
 	t.Cleanup(func() {
