@@ -131,7 +131,8 @@ e2e-machine: ## those on a node that is an emulated machine with an SR-IOV card
 
 .PHONY: e2e-full
 e2e-full: ## all of them, and the faults that take long
-	cd $(LAB) && WEFT_E2E_FULL=1 $(GO) test $(MODE) $(E2E) ./e2e/...
+	cd $(LAB) && WEFT_E2E_FULL=1 $(GO) test $(MODE) $(E2E) -timeout 120m ./e2e/...
+	cd $(LAB) && WEFT_E2E_FULL=1 $(GO) test $(MODE) $(E2E) -run '^TestOperatorFlips$$' ./api/...
 
 .PHONY: e2e-vmi
 e2e-vmi: ## run the scenes of virtual machines, on a real libvirt with a real guest and its agent

@@ -449,6 +449,6 @@ func (r *machineRig) networkOfClaim() {
 		r.t.Errorf("the PF says %q", vfs)
 	}
 	r.create("less", "card,card", claiming("sriov-claim"))
-	r.event("less", "card", "device")
+	r.event("less", "networks[1]", "sriov-pool", "1 for 2 networks")
 	r.remove("drawn", "less")
 }
