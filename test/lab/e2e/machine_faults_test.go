@@ -262,15 +262,33 @@ func (r *machineRig) withoutHooks() {
 	r.remove("unhooked")
 }
 
+// replaceAgentThere replaces the machine's agent, whose process cannot be seen from here.
+func (r *machineRig) replaceAgentThere() {
+	r.t.Helper()
+	r.deleteAgent()
+	r.wait("the machine's agent to be ready", func() error {
+		pod, err := r.agentPod()
+		if err != nil {
+			return err
+		}
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("pod %s is %s", pod.Name, pod.Status.Phase)
+	})
+}
+
 // hooksAlone: weft-cni is not the node's plugin. The hooks give pods what they claim; when they are held
 // up nobody can keep a pod from running without, and that is told, on the pod.
 func (r *machineRig) hooksAlone() {
 	before := r.setConfig("cni: {enabled: false}\nnetworkDriver: {enabled: true}\n")
 	defer func() {
 		r.setConfig(before)
-		r.replaceAgent()
+		r.replaceAgentThere()
 	}()
-	r.replaceAgent()
+	r.replaceAgentThere()
 	r.on("mv /etc/cni/net.d/00-weft.conflist /run/")
 	defer r.on("mv /run/00-weft.conflist /etc/cni/net.d/")
 
