@@ -308,7 +308,8 @@ func (r *machineRig) hooksAlone() {
 	// cannot be mended.
 	r.on(`agent=$(pidof weft-agent); i=0
 		while set -- /run/netns/*; ! [ -e "$1" ]; do i=$((i + 1)); [ $i -lt 3000000 ] || exit 1; done
-		kill -STOP $agent; /usr/bin/ip -n ${1##*/} link add sriov0 type dummy`)
+		kill -STOP $agent
+		until /usr/bin/ip -n ${1##*/} link add sriov0 type dummy 2>/dev/null; do i=$((i + 1)); [ $i -lt 3000000 ] || exit 1; done`)
 	r.running("naked")
 	r.step("the pod runs without its device")
 	r.signalAgentThere("CONT")
@@ -334,6 +335,10 @@ func (r *machineRig) restarted(name string, signal syscall.Signal) {
 			r.t.Fatal(err)
 		}
 	}
+	r.wait("commands in pods to work again", func() error {
+		_, err := r.cp.Kubectl(r.ctx(), "", "--namespace="+r.ns, "exec", "lives", "--", "true")
+		return err
+	})
 	r.step("%s runs again", name)
 	r.has("lives", "sriov0")
 	r.remove("lives")

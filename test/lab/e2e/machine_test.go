@@ -65,7 +65,13 @@ func (r *machineRig) part(name string, f func()) {
 	outer := r.t
 	outer.Run(name, func(t *testing.T) {
 		r.t = t
-		defer func() { r.t = outer }()
+		defer func() {
+			if t.Failed() { // the next part's names are the same
+				_, err := r.cp.Kubectl(r.ctx(), "", "--namespace="+r.ns, "delete", "pods", "--all", "--timeout=120s")
+				r.step("the pods of what failed are deleted: %v", err)
+			}
+			r.t = outer
+		}()
 		r.step("%s", name)
 		f()
 		r.home()
