@@ -53,7 +53,7 @@ func (t tap) note(record slog.Record) {
 			part = value
 		case "pod":
 			pod = value
-		case "namespace":
+		case "namespace", "pod_namespace":
 			namespace = value
 		case "request", "count", "attempts", "next", "stack", "pid":
 		case "error", "err", "reason", "why":

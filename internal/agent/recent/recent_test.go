@@ -102,9 +102,11 @@ func TestHandler(t *testing.T) {
 	for attempt := range 3 {
 		log.Warn("status is not right", "namespace", "ns", "pod", "web", "error", errors.New("secret: 403"), "attempts", attempt)
 	}
+	log.Warn("hook was too late", "pod_namespace", "ns", "pod", "db", "error", errors.New("2 s"))
 	log.WithGroup("g").Error("it is broken", "dir", "/x")
 	want := []Fault{
 		{At: start, First: start, Count: 1, Part: "reconcile", Text: "it is broken: dir /x"},
+		{At: start, First: start, Count: 1, Part: "reconcile", Pod: "ns/db", Text: "hook was too late: 2 s"},
 		{At: start, First: start, Count: 3, Part: "reconcile", Pod: "ns/web", Text: "status is not right: *: 403"},
 	}
 	if diff := cmp.Diff(want, r.Faults()); diff != "" {
