@@ -156,7 +156,8 @@ func TestAddPassesOnWhatWasWritten(t *testing.T) {
 		t.Errorf("variables %+v", c)
 	}
 	wantEnv := []string{
-		"CNI_ARGS", "CNI_COMMAND", "CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_NETNS_OVERRIDE", "CNI_PATH", "HTTPS_PROXY", "PATH",
+		"CNI_ARGS", "CNI_COMMAND", "CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_NETNS_OVERRIDE", "CNI_PATH", "GOMAXPROCS",
+		"HTTPS_PROXY", "PATH",
 	}
 	if got := slices.Sorted(slices.Values(c.Env)); !slices.Equal(got, wantEnv) {
 		t.Errorf("environment %q, want %q", got, wantEnv)
@@ -370,7 +371,7 @@ func TestStatusAndGC(t *testing.T) {
 	}
 	b.wantOrder("pa STATUS", "pb STATUS", "pa GC", "pb GC", "pc GC")
 	calls := b.records(false)
-	if want := []string{"CNI_COMMAND", "CNI_NETNS_OVERRIDE", "CNI_PATH", "HTTPS_PROXY", "PATH"}; !slices.Equal(slices.Sorted(slices.Values(calls[0].Env)), want) {
+	if want := []string{"CNI_COMMAND", "CNI_NETNS_OVERRIDE", "CNI_PATH", "GOMAXPROCS", "HTTPS_PROXY", "PATH"}; !slices.Equal(slices.Sorted(slices.Values(calls[0].Env)), want) {
 		t.Errorf("STATUS environment %q, want %q", calls[0].Env, want)
 	}
 	want := `{"type":"pc","name":"net","cniVersion":"1.1.0","cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}],"cni.dev/attachments":[{"containerID":"c1","ifname":"eth0"}]}`

@@ -45,6 +45,27 @@ func TestAtLeast(t *testing.T) {
 	}
 }
 
+// Plugins start with one thread for Go's code, unless the runtime says otherwise.
+func TestAllowedThreads(t *testing.T) {
+	tests := []struct {
+		name string
+		env  []string
+		want []string
+	}{
+		{"none", nil, []string{"PATH=" + defaultPath, "GOMAXPROCS=1"}},
+		{"the runtime's", []string{"PATH=/bin", "GOMAXPROCS=3"}, []string{"PATH=/bin", "GOMAXPROCS=3"}},
+		{"the runtime's, empty", []string{"GOMAXPROCS=", "PATH=/bin"}, []string{"GOMAXPROCS=", "PATH=/bin"}},
+		{"others of Go's", []string{"PATH=/bin", "GOMAXPROCS_X=3", "GODEBUG=x=1"}, []string{"PATH=/bin", "GOMAXPROCS=1"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if got := allowed(test.env); !slices.Equal(got, test.want) {
+				t.Errorf("allowed(%q) = %q, want %q", test.env, got, test.want)
+			}
+		})
+	}
+}
+
 // The name of a process may hold anything, also what looks like the fields after it.
 func TestParseStat(t *testing.T) {
 	line := "42 (a) R 1 (b) S 1 77 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123456 1 1\n"
