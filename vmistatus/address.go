@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// address is an IP address and its canonical text.
+// address is an IP address as a source spells it.
 type address struct {
 	ip     netip.Addr
-	text   string
+	as     string
 	source Source
 	stale  bool
 }
@@ -30,12 +30,15 @@ func parseIP(s string) (netip.Addr, bool) {
 	return ip, !ip.IsLoopback() && !ip.IsUnspecified() && !ip.IsMulticast()
 }
 
-// canonical is the address' text; it is s itself where that is already it.
-func canonical(ip netip.Addr, s string) string {
+// text is the address' canonical text; it is the source's own where that is already it.
+func (a *address) text() string {
+	if a.ip.Is4() && strings.IndexByte(a.as, ':') < 0 && strings.IndexByte(a.as, '/') < 0 {
+		return a.as // an IPv4 address has one spelling
+	}
 	var room [64]byte
-	b := ip.AppendTo(room[:0])
-	if string(b) == s {
-		return s
+	b := a.ip.AppendTo(room[:0])
+	if string(b) == a.as {
+		return a.as
 	}
 	return string(b)
 }
@@ -66,7 +69,7 @@ func (a *addresses) add(ip netip.Addr, s string, from address) {
 		return
 	}
 	*n++
-	from.ip, from.text = ip, canonical(ip, s)
+	from.ip, from.as = ip, s
 	a.list = append(a.list, from)
 }
 
@@ -100,21 +103,21 @@ func (a *addresses) disjoint(o *addresses, v4 bool) bool {
 
 // text lists the first few of a family.
 func (a *addresses) text(v4 bool) string {
-	const few = 3
+	const most = 3
 	var b strings.Builder
 	n := 0
 	for i := range a.list {
 		if a.list[i].ip.Is4() != v4 {
 			continue
 		}
-		if n++; n > few {
+		if n++; n > most {
 			b.WriteString(", …")
 			break
 		}
 		if n > 1 {
 			b.WriteString(", ")
 		}
-		b.WriteString(a.list[i].text)
+		b.WriteString(a.list[i].text())
 	}
 	return b.String()
 }

@@ -12,7 +12,7 @@ func (m *merger) chooseAddresses(e *entry, out *Interface, why *Explanation) {
 	m.chosen = m.chosen[:0]
 	m.rejected = nil
 	first := len(m.origins)
-	asked := m.sources(e, Addresses)
+	asked := e.rules[Addresses]
 	known := true
 	if slices.Contains(asked[:], FromPod) {
 		known = m.readPod(e)
@@ -36,7 +36,7 @@ func (m *merger) chooseAddresses(e *entry, out *Interface, why *Explanation) {
 	m.limitAddresses(e)
 	start := len(m.texts)
 	for i := range m.chosen {
-		m.texts = append(m.texts, m.chosen[i].text)
+		m.texts = append(m.texts, m.chosen[i].text())
 	}
 	if len(m.texts) > start {
 		// Cut so that appending to one entry's addresses cannot write another's.
@@ -105,14 +105,13 @@ func (m *merger) addPod(preferred string, all []string, from address) {
 
 // readGuest gathers what the guest has, the naming record's addresses first.
 func (m *merger) readGuest(e *entry) {
-	masquerade := m.isMasquerade(e)
 	for i := range e.guest.records {
 		for _, s := range e.guest.records[i].IPs {
 			ip, ok := parseIP(s)
 			switch {
 			case !ok:
 				m.reject(s, Origin{FromAgent, NotAnAddress})
-			case masquerade && ip.IsLinkLocalUnicast():
+			case e.masquerade && ip.IsLinkLocalUnicast():
 				m.reject(s, Origin{FromAgent, LinkLocalDropped})
 			default:
 				m.guest.add(ip, s, address{source: FromAgent})
@@ -133,7 +132,7 @@ func (m *merger) rejectAll(a *addresses, v4 bool, rule Rule) {
 	}
 	for i := range a.list {
 		if a.list[i].ip.Is4() == v4 {
-			m.reject(a.list[i].text, Origin{a.list[i].source, rule})
+			m.reject(a.list[i].text(), Origin{a.list[i].source, rule})
 		}
 	}
 }
@@ -143,9 +142,10 @@ func (m *merger) rejectNames(e *entry, why *Explanation) {
 	if !m.Explain || e.guest == nil {
 		return
 	}
-	for _, r := range e.guest.records[1:] {
-		if r.base != e.guest.name() && len(why.Rejected) < 2*MaxAddresses {
-			why.Rejected = append(why.Rejected, Rejection{InterfaceName, clip(r.base), Origin{FromAgent, LaterRecord}})
+	for i := range e.guest.records {
+		r := &e.guest.records[i]
+		if r.base() != e.guest.name() && len(why.Rejected) < 2*MaxAddresses {
+			why.Rejected = append(why.Rejected, Rejection{InterfaceName, clip(r.base()), Origin{FromAgent, LaterRecord}})
 		}
 	}
 }

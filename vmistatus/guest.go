@@ -6,17 +6,24 @@ package vmistatus
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"strings"
 )
+
+// few is how many of something a machine seldom has more of; more of them cost an allocation.
+const few = 64
 
 // record is a guest's record, prepared to be grouped.
 type record struct {
 	*GuestInterface
 	mac    hwaddr
-	base   string // the name without the label of an alias
+	bare   int32 // bytes of the name without the label of an alias
 	rank   rank
 	global bool // has an address that others can reach
 }
+
+// base is the name without the label of an alias.
+func (r *record) base() string { return r.Name[:r.bare] }
 
 // group are the records of one MAC, the one that names it first.
 type group struct {
@@ -91,7 +98,7 @@ func scope(g *GuestInterface) (global, loopback bool) {
 // groupGuest groups what the guest reports by MAC; records without one stand alone, or with the
 // interface that they are an alias of.
 func groupGuest(guest []GuestInterface) []group {
-	records := make([]record, 0, len(guest))
+	unsorted := make([]record, 0, few) // on the stack, like whatever else only lasts for a sort
 	aliases := false
 	for i := range guest {
 		g := &guest[i]
@@ -100,14 +107,14 @@ func groupGuest(guest []GuestInterface) []group {
 		if loopback || isLoopback(base) {
 			continue
 		}
-		r := record{GuestInterface: g, mac: parseMAC(g.MAC), base: base, rank: rankOf(base), global: global}
+		r := record{GuestInterface: g, mac: parseMAC(g.MAC), bare: int32(len(base)), rank: rankOf(base), global: global}
 		aliases = aliases || alias && r.mac.nothing()
-		records = append(records, r)
+		unsorted = append(unsorted, r)
 	}
 	if aliases {
-		adopt(records)
+		adopt(unsorted)
 	}
-	records = sortRecords(records)
+	records := sorted(unsorted)
 	groups := make([]group, 0, len(records))
 	for i, start := 1, 0; i <= len(records); i++ {
 		if i < len(records) && together(&records[i-1], &records[i]) {
@@ -119,15 +126,15 @@ func groupGuest(guest []GuestInterface) []group {
 	return groups
 }
 
-// sortRecords sorts by numbers, which most records differ in, and moves each record once.
-func sortRecords(records []record) []record {
+// sorted sorts by numbers, which most records differ in, and copies each record once.
+func sorted(records []record) []record {
 	type key struct {
 		octets uint64
 		at     int
 	}
-	keys := make([]key, len(records))
+	keys := make([]key, 0, few)
 	for i := range records {
-		keys[i] = key{records[i].mac.octets, i}
+		keys = append(keys, key{records[i].mac.octets, i})
 	}
 	slices.SortFunc(keys, func(a, b key) int {
 		if a.octets != b.octets {
@@ -135,11 +142,11 @@ func sortRecords(records []record) []record {
 		}
 		return compareRecords(&records[a.at], &records[b.at])
 	})
-	sorted := make([]record, len(records))
+	list := make([]record, len(keys))
 	for i := range keys {
-		sorted[i] = records[keys[i].at]
+		list[i] = records[keys[i].at]
 	}
-	return sorted
+	return list
 }
 
 // adopt gives aliases without a MAC that of the interface that they belong to.
@@ -147,20 +154,20 @@ func adopt(records []record) {
 	owners := map[string]hwaddr{}
 	for i := range records {
 		r := &records[i]
-		if have, ok := owners[r.base]; !r.mac.nothing() && (!ok || r.mac.compare(have) < 0) {
-			owners[r.base] = r.mac
+		if have, ok := owners[r.base()]; !r.mac.nothing() && (!ok || r.mac.compare(have) < 0) {
+			owners[r.base()] = r.mac
 		}
 	}
 	for i := range records {
-		if r := &records[i]; r.mac.nothing() && r.base != r.Name {
-			r.mac = owners[r.base]
+		if r := &records[i]; r.mac.nothing() && r.base() != r.Name {
+			r.mac = owners[r.base()]
 		}
 	}
 }
 
 func together(a, b *record) bool {
 	if a.mac.nothing() || b.mac.nothing() {
-		return a.mac.nothing() && b.mac.nothing() && a.base == b.base && a.base != ""
+		return a.mac.nothing() && b.mac.nothing() && a.base() == b.base() && a.bare > 0
 	}
 	return a.mac == b.mac
 }
@@ -174,7 +181,7 @@ func compareRecords(a, b *record) int {
 	if a.rank != b.rank {
 		return cmp.Compare(a.rank, b.rank)
 	}
-	if c := natural(a.base, b.base); c != 0 {
+	if c := natural(a.base(), b.base()); c != 0 {
 		return c
 	}
 	return cmp.Or(natural(a.Name, b.Name), cmp.Compare(a.MAC, b.MAC), slices.Compare(a.IPs, b.IPs))
@@ -217,15 +224,15 @@ func find(groups []group, mac hwaddr) *group {
 	if mac.nothing() {
 		return nil
 	}
-	i, ok := slices.BinarySearchFunc(groups, mac, func(g group, mac hwaddr) int { return g.records[0].mac.compare(mac) })
-	if !ok {
+	i := sort.Search(len(groups), func(i int) bool { return groups[i].records[0].mac.compare(mac) >= 0 })
+	if i == len(groups) || groups[i].records[0].mac != mac {
 		return nil
 	}
 	return &groups[i]
 }
 
 // name is what the guest calls the interface.
-func (g *group) name() string { return g.records[0].base }
+func (g *group) name() string { return g.records[0].base() }
 
 // mac is the spelling of the first record that has one.
 func (g *group) mac() string {
@@ -238,7 +245,12 @@ func (g *group) mac() string {
 }
 
 func (g *group) global() bool {
-	return slices.ContainsFunc(g.records, func(r record) bool { return r.global })
+	for i := range g.records {
+		if g.records[i].global {
+			return true
+		}
+	}
+	return false
 }
 
 // compareUse orders what only the guest knows by usefulness.
@@ -249,5 +261,8 @@ func compareUse(a, b *group) int {
 		}
 		return 1
 	}
-	return cmp.Or(natural(a.name(), b.name()), compareRecords(&a.records[0], &b.records[0]))
+	if c := natural(a.name(), b.name()); c != 0 {
+		return c
+	}
+	return compareRecords(&a.records[0], &b.records[0])
 }

@@ -41,8 +41,9 @@ func RemoveInfoSource(list, token string) string {
 
 // ContainsInfoSource says whether a token is there. Tokens are divided by comma and space.
 func ContainsInfoSource(list, token string) bool {
-	for t := range strings.SplitSeq(list, separator) {
-		if t == token {
+	for more := true; more; {
+		var t string
+		if t, list, more = strings.Cut(list, separator); t == token {
 			return true
 		}
 	}

@@ -12,6 +12,10 @@ import (
 func (m *merger) matchGuest() {
 	guest := m.believed()
 	m.groups = groupGuest(guest)
+	macs := make([]hwaddr, 0, few)
+	for i := range m.entries {
+		macs = append(macs, m.macOf(&m.entries[i]))
+	}
 	// What the domain has comes before what is only remembered of it.
 	for _, restored := range []bool{false, true} {
 		for i := range m.entries {
@@ -19,11 +23,10 @@ func (m *merger) matchGuest() {
 			if (e.kind == RestoredEntry) != restored {
 				continue
 			}
-			e.mac = m.macOf(e)
-			g := find(m.groups, e.mac)
+			g := find(m.groups, macs[i])
 			switch {
 			case g == nil:
-				if len(m.groups) > 0 && !e.mac.nothing() {
+				if len(m.groups) > 0 && !macs[i].nothing() {
 					m.warn(UnmatchedNIC, e.name, "the guest agent reports no interface with the MAC of %s", m.label(e))
 				}
 			case !g.claimed:
@@ -32,12 +35,12 @@ func (m *merger) matchGuest() {
 			}
 		}
 	}
-	m.lintMACs()
+	m.lintMACs(macs)
 }
 
 // macOf is the MAC that an entry will have.
 func (m *merger) macOf(e *entry) hwaddr {
-	for _, s := range m.sources(e, MAC) {
+	for _, s := range e.rules[MAC] {
 		if v := m.ask(s, MAC, e); v != "" {
 			return parseMAC(v)
 		}
@@ -82,17 +85,13 @@ func (m *merger) remembered() []GuestInterface {
 }
 
 // lintMACs warns of interfaces of the domain that the guest's records cannot tell apart.
-func (m *merger) lintMACs() {
-	for i := range m.entries {
-		mac := m.entries[i].mac
-		if mac.nothing() {
+func (m *merger) lintMACs(macs []hwaddr) {
+	for i := range macs {
+		if macs[i].nothing() {
 			continue
 		}
-		for j := range i {
-			if m.entries[j].mac == mac {
-				m.warn(SharedMAC, m.entries[i].name, "%s has the MAC of %s: the guest's records of it go to the first", m.label(&m.entries[i]), m.label(&m.entries[j]))
-				break
-			}
+		if j := slices.Index(macs[:i], macs[i]); j >= 0 {
+			m.warn(SharedMAC, m.entries[i].name, "%s has the MAC of %s: the guest's records of it go to the first", m.label(&m.entries[i]), m.label(&m.entries[j]))
 		}
 	}
 }
@@ -102,14 +101,14 @@ func (m *merger) lintAddresses(e *entry) {
 	if e.guest == nil || len(m.pod.list) == 0 {
 		return
 	}
-	if len(m.guest.list) == 0 && !m.isMasquerade(e) {
+	if len(m.guest.list) == 0 && !e.masquerade {
 		then := "the pod's are not shown"
 		if m.Policy == PodAuthoritative {
 			then = "the pod's are shown"
 		}
 		m.warn(NoGuestAddress, e.name, "the guest has no address on %s: %s", m.label(e), then)
 	}
-	if m.isMasquerade(e) {
+	if e.masquerade {
 		return // the guest's address is never the pod's there
 	}
 	for _, v4 := range []bool{true, false} {
@@ -121,12 +120,9 @@ func (m *merger) lintAddresses(e *entry) {
 
 // addGuestOnly adds the most useful of what only the guest knows.
 func (m *merger) addGuestOnly() {
-	var rest []*group
+	rest := make([]*group, 0, few)
 	for i := range m.groups {
 		if !m.groups[i].claimed {
-			if rest == nil {
-				rest = make([]*group, 0, len(m.groups))
-			}
 			rest = append(rest, &m.groups[i])
 		}
 	}
@@ -136,7 +132,9 @@ func (m *merger) addGuestOnly() {
 		rest = rest[:MaxGuestOnly]
 	}
 	for _, g := range rest {
-		m.entries = append(m.entries, entry{kind: GuestEntry, spec: -1, before: -1, guest: g})
+		e := m.entry(GuestEntry, "")
+		e.guest = g
+		m.entries = append(m.entries, e)
 	}
 }
 

@@ -49,14 +49,15 @@ type merger struct {
 
 // entry is an entry before its values are chosen.
 type entry struct {
-	kind   Kind
-	spec   int // index in the spec, -1 if it is not there
-	before int // index in the previous status, -1 if it is not there
-	nic    *NIC
-	name   string
-	mac    hwaddr // that its guest's records are found by
-	guest  *group
-	multus bool
+	name       string
+	spec       int // index in the spec, -1 if it is not there
+	before     int // index in the previous status, -1 if it is not there
+	nic        *NIC
+	guest      *group
+	rules      [NumFields]sources // whom its fields are asked of
+	kind       Kind
+	masquerade bool
+	multus     bool
 }
 
 // kept is the status as it was, in memory of its own.
@@ -88,7 +89,7 @@ func (m *merger) index() {
 	m.specs = newNames(len(m.Interfaces))
 	for i := range m.Interfaces {
 		if name := m.Interfaces[i].Name; m.specs.find(name) < 0 {
-			m.specs.set(name, i)
+			m.specs.add(name, i)
 		}
 	}
 	m.before = newNames(len(m.Previous))
@@ -98,8 +99,10 @@ func (m *merger) index() {
 			continue
 		}
 		// Of several entries of one name always the same is taken, wherever it stands.
-		if j := m.before.find(name); j < 0 || compareInterfaces(&m.Previous[i], &m.Previous[j]) < 0 {
-			m.before.set(name, i)
+		if j := m.before.find(name); j < 0 {
+			m.before.add(name, i)
+		} else if compareInterfaces(&m.Previous[i], &m.Previous[j]) < 0 {
+			m.before.replace(j, name, i)
 		}
 	}
 	if n := LookupDefault(m.Networks); n != nil {
@@ -138,22 +141,36 @@ func (n *names) find(name string) int {
 	return -1
 }
 
-func (n *names) set(name string, at int) {
+// add adds a name that is not there yet.
+func (n *names) add(name string, at int) {
 	if n.many != nil {
 		n.many[name] = at
 		return
 	}
-	for i := range n.list {
-		if n.list[i].name == name {
-			n.list[i].at = at
-			return
-		}
-	}
 	n.list = append(n.list, named{name, at})
 }
 
+// replace gives a name that is there another index.
+func (n *names) replace(was int, name string, at int) {
+	if n.many != nil {
+		n.many[name] = at
+		return
+	}
+	n.list[slices.Index(n.list, named{name, was})].at = at
+}
+
+// entry makes one. What only the guest knows has no name.
 func (m *merger) entry(kind Kind, name string) entry {
-	return entry{kind: kind, name: name, spec: m.specs.find(name), before: m.before.find(name)}
+	e := entry{kind: kind, name: name, spec: -1, before: -1}
+	if kind != GuestEntry {
+		e.spec, e.before = m.specs.find(name), m.before.find(name)
+	}
+	e.masquerade = e.spec >= 0 && m.Interfaces[e.spec].Masquerade != nil
+	e.rules = m.tables[0][kind]
+	if e.masquerade {
+		e.rules = m.tables[1][kind]
+	}
+	return e
 }
 
 // seed makes the entries that the domain has.
@@ -242,18 +259,17 @@ func (m *merger) restore() {
 		return
 	}
 	e := m.entry(RestoredEntry, m.Interfaces[m.primary].Name)
-	if e.before >= 0 || m.carries(e.name) {
+	if e.before >= 0 || m.carries(&e) {
 		m.entries = slices.Insert(m.entries, 0, e)
 	}
 }
 
-// carries says whether a network has multus-status.
-func (m *merger) carries(name string) bool {
+// carries says whether an entry's network has multus-status.
+func (m *merger) carries(e *entry) bool {
 	if m.Multus != nil && m.Multus.Err == nil {
-		return slices.Contains(m.Multus.Names, name)
+		return slices.Contains(m.Multus.Names, e.name)
 	}
-	i := m.before.find(name)
-	return i >= 0 && ContainsInfoSource(m.Previous[i].InfoSource, SourceMultusStatus)
+	return e.before >= 0 && ContainsInfoSource(m.Previous[e.before].InfoSource, SourceMultusStatus)
 }
 
 // addMultus marks the entries that Multus reports and adds those that only it reports.
@@ -263,7 +279,7 @@ func (m *merger) addMultus() {
 	}
 	have := 0
 	for i := range m.entries {
-		m.entries[i].multus = m.carries(m.entries[i].name)
+		m.entries[i].multus = m.carries(&m.entries[i])
 		if m.entries[i].spec >= 0 {
 			have++
 		}
@@ -274,11 +290,12 @@ func (m *merger) addMultus() {
 	domain := m.entries
 	for i := range m.Interfaces {
 		name := m.Interfaces[i].Name
-		if m.specs.find(name) != i || slices.ContainsFunc(domain, func(e entry) bool { return e.spec == i }) || !m.carries(name) {
+		if m.specs.find(name) != i || slices.ContainsFunc(domain, func(e entry) bool { return e.spec == i }) {
 			continue
 		}
-		e := m.entry(MultusEntry, name)
-		e.multus = true
-		m.entries = append(m.entries, e)
+		if e := m.entry(MultusEntry, name); m.carries(&e) {
+			e.multus = true
+			m.entries = append(m.entries, e)
+		}
 	}
 }

@@ -3,27 +3,13 @@
 
 package vmistatus
 
-// isMasquerade says whether an entry's interface has masquerade binding.
-func (m *merger) isMasquerade(e *entry) bool {
-	return e.spec >= 0 && m.Interfaces[e.spec].Masquerade != nil
-}
-
-// sources is the precedence of one field of an entry.
-func (m *merger) sources(e *entry, f Field) sources {
-	t := &m.tables[0]
-	if m.isMasquerade(e) {
-		t = &m.tables[1]
-	}
-	return t[e.kind][f]
-}
-
 // resolve chooses every value of every entry.
 func (m *merger) resolve() {
 	n := len(m.entries)
 	m.result.Interfaces = make([]Interface, n)
 	m.result.Explain = make([]Explanation, n)
-	m.texts = make([]string, 0, 4*n)
-	m.origins = make([]Origin, 0, 4*n)
+	m.texts = make([]string, 0, 2*n)
+	m.origins = make([]Origin, 0, 2*n)
 	for i := range m.entries {
 		e, out, why := &m.entries[i], &m.result.Interfaces[i], &m.result.Explain[i]
 		why.Kind = e.kind
@@ -46,7 +32,7 @@ func (m *merger) resolve() {
 
 // text asks the sources of a field one after the other.
 func (m *merger) text(e *entry, f Field) (string, Origin) {
-	for _, s := range m.sources(e, f) {
+	for _, s := range e.rules[f] {
 		if s == NoSource {
 			break
 		}
@@ -135,7 +121,7 @@ func textOf(e *Interface, f Field) string {
 }
 
 func (m *merger) queues(e *entry) (int32, Origin) {
-	for _, s := range m.sources(e, QueueCount) {
+	for _, s := range e.rules[QueueCount] {
 		n := int32(0)
 		switch {
 		case s == FromDomain:
