@@ -46,6 +46,10 @@ const (
 	killedADD = "killed ADD"
 	// byMultus: the ADD was Multus', before the node changed to Weft.
 	byMultus = "ADD by Multus"
+	// asks: the annotation of the pod that runs becomes another one.
+	asks = "the pod asks for others"
+	// gone: the sandbox ends, and nobody says DEL.
+	gone = "the sandbox is gone"
 )
 
 const stall = 300 * time.Millisecond
@@ -165,7 +169,11 @@ func (w walk) run(t *testing.T, tl tools, killed *atomic.Int64) {
 	t.Helper()
 	s := w.prepare(t, tl)
 	// A slow machine must not look like one that waits, or the walk is too short.
-	calls := s.kill(t, w.kill, ptrace.Command{Stall: 10 * w.stall}).Calls
+	whole := s.kill(t, w.kill, ptrace.Command{Stall: 10 * w.stall})
+	if w.stall == 0 && s.plug != nil {
+		s.plug.answered(t, s, whole) // or what is walked over is not what the walk is called
+	}
+	calls := whole.Calls
 	s.complete(t, "DEL") // ends the delegate that sleeps, too
 	first, step := 1, w.every
 	if w.from != nil {
@@ -205,6 +213,12 @@ func (w walk) prepare(t *testing.T, tl tools) *scene {
 			s.delegates(t, nil) // a later ADD is not to sleep
 		case byMultus:
 			s.byMultus(t)
+		case asks:
+			s.plug.asks()
+		case gone:
+			if err := os.Remove(s.netns); err != nil {
+				t.Fatal(err)
+			}
 		default:
 			s.complete(t, step)
 		}
@@ -231,16 +245,22 @@ func (w walk) point(t *testing.T, tl tools, n int, fresh bool, killed *atomic.In
 			t.Logf("killed %s at call %d: %s\nrecord then:\n%sdelegates: %+v\n%s", w.kill, n, at, record, s.events(t), a)
 		}
 	}()
+	if w.kill == applied {
+		s.untouched(t)
+	}
 	for _, verb := range w.after {
-		if verb == "ADD" && w.stall > 0 {
+		if (verb == "ADD" || verb == applied) && w.stall > 0 {
 			s.delegates(t, nil)
 		}
 		s.complete(t, verb)
+		if verb == applied {
+			s.untouched(t)
+		}
 	}
 	s.nothingLeft(t)
 	// A clean slate is one to start from. That costs as much as the kill point itself, so
 	// it is shown at some of them.
-	if !fresh {
+	if !fresh || s.plug != nil {
 		return
 	}
 	if w.stall > 0 {

@@ -45,6 +45,7 @@ type scene struct {
 	// present checks that an ADD made everything, clean what is left when it was undone.
 	present func(t *testing.T, s *scene)
 	clean   func(t *testing.T, s *scene)
+	plug    *plug // what an agent changes, nil where there is none
 }
 
 func newScene(t *testing.T, tl tools) *scene {
@@ -93,6 +94,9 @@ func (s *scene) networks(t *testing.T, def, neta, netb map[string]any) {
 	t.Helper()
 	s.conf["delegates"] = []any{def}
 	s.confs = []map[string]any{def, neta, netb}
+	if s.plug != nil {
+		s.announce(t)
+	}
 	for name, config := range map[string]map[string]any{"neta": neta, "netb": netb} {
 		b, err := json.Marshal(config)
 		if err != nil {
@@ -147,15 +151,19 @@ func (s *scene) call(t *testing.T, verb string, run func(context.Context, *exec.
 	c := exec.CommandContext(ctx, s.weft)
 	c.Dir = s.dir
 	c.Env = []string{"PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + verb, "CNI_PATH=" + s.path}
-	conf := s.conf
-	if verb == "GC" {
-		conf = maps.Clone(s.conf)
+	switch verb {
+	case applied, undone:
+		c.Args, c.Env = append(c.Args, "apply"), c.Env[:1]
+		s.write(t, "stdin", s.order(t, verb))
+	case "GC":
+		conf := maps.Clone(s.conf)
 		conf["cni.dev/valid-attachments"] = []any{}
-	} else {
+		s.write(t, "stdin", conf)
+	default:
 		c.Env = append(c.Env, "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0", "CNI_NETNS="+s.netns,
 			"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-a;K8S_POD_UID=uid-1")
+		s.write(t, "stdin", s.conf)
 	}
-	s.write(t, "stdin", conf)
 	open := func(name string, flags int) *os.File {
 		f, err := os.OpenFile(s.at(name), flags, 0o600)
 		if err != nil {
@@ -183,6 +191,9 @@ const container = "crashed"
 // complete runs a call that nobody kills, and checks its answer.
 func (s *scene) complete(t *testing.T, verb string) answer {
 	t.Helper()
+	if verb == applied || verb == undone {
+		return s.obeyed(t, verb)
+	}
 	a := s.call(t, verb, plain)
 	want := 0
 	if verb == "ADD" && s.failing {

@@ -4,90 +4,35 @@
 package attach_test
 
 import (
-	"context"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weftnet/weft/internal/cni/apply"
-	"github.com/weftnet/weft/internal/cni/fault"
-	"github.com/weftnet/weft/internal/cni/netconf"
-	"github.com/weftnet/weft/internal/cni/plan"
-	"github.com/weftnet/weft/internal/cni/planner"
-	"github.com/weftnet/weft/internal/cni/wire"
+	"github.com/weftnet/weft/internal/cni/planner/plannertest"
 )
 
-// agent is a planner on a socket, as the node's agent is one, of one pod.
-type agent struct {
-	mu       sync.Mutex
-	networks string
-	nads     map[string]string
-}
-
-func (a *agent) Pod(context.Context, string, string) (*plan.Pod, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return &plan.Pod{Namespace: "default", Name: "pod-a", UID: "uid-1", Annotations: map[string]string{networks: a.networks}}, nil
-}
-
-func (a *agent) NAD(_ context.Context, ref plan.NADRef) (plan.NAD, error) {
-	config, ok := a.nads[ref.Name]
-	return plan.NAD{Found: ok, Config: config}, nil
-}
-
-func (a *agent) Devices(context.Context, *plan.Pod) (map[string][]string, error) {
-	return map[string][]string{}, nil
-}
-func (a *agent) Warnings() []fault.Warning { return nil }
-
-func (a *agent) asks(networks string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.networks = networks
-}
-
 // newPlugged is a rig with an agent whose pod asks for these networks, and has them.
-func newPlugged(t *testing.T, asked string, broken map[string]map[string]any) (*rig, *agent) {
+func newPlugged(t *testing.T, asked string, broken map[string]map[string]any) (*rig, *plannertest.Agent) {
 	t.Helper()
 	r := newRig(t)
-	a := &agent{networks: asked, nads: map[string]string{}}
+	socket := filepath.Join(r.dir, "agent.sock")
+	a := plannertest.Listen(t, socket)
+	a.Ask(asked)
 	for name, kind := range map[string]string{"neta": "pb", "netb": "pc", "netf": "netf"} {
 		conf := r.delegate(kind, "cniVersion", "1.0.0", "name", name, "result", result("1.0.0", "10.2.0.7/24"),
 			"capabilities", map[string]any{"mac": true})
 		maps.Copy(conf, broken[name])
-		a.nads[name] = r.json(conf)
+		a.Network(name, r.json(conf))
 	}
-	socket := filepath.Join(r.dir, "agent.sock")
 	r.conf["agentSocket"] = socket
 	delete(r.conf, "manifests")
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	t.Cleanup(func() { _ = listener.Close(); wg.Wait() })
-	wg.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer conn.Close()
-				_ = wire.Serve(conn, conn, func(req wire.Request) wire.Response {
-					return planner.Handle(t.Context(), req, func(*netconf.Conf) (planner.Source, error) { return a, nil }, nil)
-				})
-			})
-		}
-	})
 	r.ok("ADD")
 	r.calls()
 	return r, a
@@ -128,7 +73,7 @@ func TestPlug(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, a := newPlugged(t, tt.before, nil)
 			first := r.begun()
-			a.asks(tt.after)
+			a.Ask(tt.after)
 			answer := r.obeys(r.order(apply.Plug), apply.Done)
 			r.wantCalls(tt.calls...)
 			got := []int{len(answer.Attached), len(answer.Detached), len(answer.Changed), len(answer.Failed)}
@@ -166,7 +111,7 @@ func TestPlugWithoutAPlan(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a.asks(asked)
+			a.Ask(asked)
 			if ans := r.finish(r.order(apply.Plug)); ans.status != 1 || !strings.Contains(ans.stdout, `"code": 7`) {
 				t.Errorf("exit %d\n%s", ans.status, ans.stdout)
 			}
@@ -182,7 +127,7 @@ func TestPlugWithoutAPlan(t *testing.T) {
 func TestPlugFails(t *testing.T) {
 	fails := map[string]any{"fail": map[string]any{"ADD": map[string]any{"code": 11, "msg": "no", "times": 1}}}
 	r, a := newPlugged(t, "neta", map[string]map[string]any{"netf": fails})
-	a.asks("neta,netf,netb")
+	a.Ask("neta,netf,netb")
 	answer := r.obeys(r.order(apply.Plug), apply.Done)
 	r.wantCalls("netf ADD net2", "netf DEL net2", "pc ADD net3")
 	if len(answer.Failed) != 1 || !strings.Contains(answer.Failed[0], "default/netf") || len(answer.Attached) != 1 {
@@ -201,7 +146,7 @@ func TestPlugFails(t *testing.T) {
 func TestPlugCannotDetach(t *testing.T) {
 	fails := map[string]any{"fail": map[string]any{"DEL": map[string]any{"code": 16, "msg": "busy", "times": 1}}}
 	r, a := newPlugged(t, "netf@foo", map[string]map[string]any{"netf": fails})
-	a.asks("netb@foo,neta")
+	a.Ask("netb@foo,neta")
 	answer := r.obeys(r.order(apply.Plug), apply.Done)
 	r.wantCalls("netf DEL foo", "pb ADD net2")
 	if len(answer.Failed) != 2 {
@@ -226,7 +171,7 @@ func TestPlugIsKilled(t *testing.T) {
 		for _, then := range []string{"DEL", "an order and DEL", "DEL without waiting for the end"} {
 			t.Run(name+", then "+then, func(t *testing.T) {
 				r, a := newPlugged(t, tt.before, slow(tt.during))
-				a.asks(tt.after)
+				a.Ask(tt.after)
 				cmd := r.order(apply.Plug)
 				if err := cmd.Start(); err != nil {
 					t.Fatal(err)
@@ -243,7 +188,7 @@ func TestPlugIsKilled(t *testing.T) {
 					<-ended
 				}
 				if then == "an order and DEL" {
-					a.asks("neta,netb")
+					a.Ask("neta,netb")
 					if tt.during == "ADD" {
 						r.obeys(r.order(apply.Plug), apply.Done)
 						r.ok("CHECK")
@@ -292,7 +237,7 @@ func TestPlugManyTimes(t *testing.T) {
 	}
 	var first int64
 	for i := range 6 {
-		a.asks("neta,netb")
+		a.Ask("neta,netb")
 		r.obeys(r.order(apply.Plug), apply.Done)
 		if i == 0 {
 			first = size()
@@ -300,7 +245,7 @@ func TestPlugManyTimes(t *testing.T) {
 		if now := size(); now > first+512 {
 			t.Fatalf("after %d changes the record has %d bytes, after the first %d", i, now, first)
 		}
-		a.asks("neta")
+		a.Ask("neta")
 		r.obeys(r.order(apply.Plug), apply.Done)
 	}
 	r.ok("DEL")
