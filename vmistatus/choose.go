@@ -91,7 +91,7 @@ func (m *merger) addPod(preferred string, all []string, from address) {
 		if i >= 0 {
 			s = all[i]
 		}
-		if s == "" {
+		if s == "" || i >= 0 && s == preferred {
 			continue
 		}
 		ip, ok := parseIP(s)

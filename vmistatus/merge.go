@@ -86,13 +86,13 @@ func (m *merger) warn(code Code, name, format string, args ...any) {
 
 // index finds the spec's interfaces and the previous entries by name.
 func (m *merger) index() {
-	m.specs = newNames(len(m.Interfaces))
+	m.specs.expect(len(m.Interfaces))
 	for i := range m.Interfaces {
 		if name := m.Interfaces[i].Name; m.specs.find(name) < 0 {
 			m.specs.add(name, i)
 		}
 	}
-	m.before = newNames(len(m.Previous))
+	m.before.expect(len(m.Previous))
 	for i := range m.Previous {
 		name := m.Previous[i].Name
 		if name == "" {
@@ -110,10 +110,12 @@ func (m *merger) index() {
 	}
 }
 
-// names are indices by name. A few are looked for one by one, which costs less than a map.
+// names are indices by name. A few are looked for one by one, which costs less than a map, and
+// stand in the merger itself.
 type names struct {
-	list []named
-	many map[string]int
+	few   [few / 2]named
+	count int
+	many  map[string]int // instead
 }
 
 type named struct {
@@ -121,18 +123,18 @@ type named struct {
 	at   int
 }
 
-func newNames(n int) names {
-	if n > 32 {
-		return names{many: make(map[string]int, n)}
+// expect makes room for so many names.
+func (n *names) expect(count int) {
+	if count > len(n.few) {
+		n.many = make(map[string]int, count)
 	}
-	return names{list: make([]named, 0, n)}
 }
 
 // find is -1 for a name that is not there.
 func (n *names) find(name string) int {
-	for i := range n.list {
-		if n.list[i].name == name {
-			return n.list[i].at
+	for i := range n.few[:n.count] {
+		if n.few[i].name == name {
+			return n.few[i].at
 		}
 	}
 	if i, ok := n.many[name]; ok {
@@ -147,7 +149,8 @@ func (n *names) add(name string, at int) {
 		n.many[name] = at
 		return
 	}
-	n.list = append(n.list, named{name, at})
+	n.few[n.count] = named{name, at}
+	n.count++
 }
 
 // replace gives a name that is there another index.
@@ -156,7 +159,7 @@ func (n *names) replace(was int, name string, at int) {
 		n.many[name] = at
 		return
 	}
-	n.list[slices.Index(n.list, named{name, was})].at = at
+	n.few[slices.Index(n.few[:n.count], named{name, was})].at = at
 }
 
 // entry makes one. What only the guest knows has no name.
