@@ -34,11 +34,13 @@ func ParseNetwork(b []byte, object string) (Network, error) {
 	return p.Network(b, object)
 }
 
-// Parser reads many networks in a row: it uses its memory again, and its strings. The zero
-// value is ready.
+// Parser reads many networks in a row: it uses its memory again, its strings and its
+// capabilities, which nobody may change. The zero value is ready.
 type Parser struct {
 	conf, inList, inner Object
-	words               map[string]string // by their JSON
+	// by their JSON
+	words        map[string]string
+	capabilities map[string]map[string]bool
 }
 
 // Network is ParseNetwork.
@@ -241,6 +243,9 @@ func (p *Parser) booleans(raw json.RawMessage) (all map[string]bool, ok bool) {
 	if IsNull(raw) {
 		return nil, true
 	}
+	if known, ok := p.capabilities[string(raw)]; ok {
+		return known, true
+	}
 	if p.inner.Reset(raw) != nil {
 		return nil, false
 	}
@@ -256,6 +261,10 @@ func (p *Parser) booleans(raw json.RawMessage) (all map[string]bool, ok bool) {
 			return nil, false
 		}
 	}
+	if p.capabilities == nil {
+		p.capabilities = map[string]map[string]bool{}
+	}
+	p.capabilities[string(raw)] = all
 	return all, true
 }
 

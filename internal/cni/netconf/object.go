@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -26,6 +25,7 @@ type Object struct {
 
 type member struct {
 	key   []byte // as written, quotes included; nil for one that Set added
+	plain bool   // the text between the quotes is the name itself
 	added string // the name of that one
 	value json.RawMessage
 }
@@ -41,13 +41,24 @@ func (m *member) name() string {
 
 // is compares without making a string, since that is most of what is done to keys.
 func (m *member) is(name string) bool {
-	if m.key == nil {
+	switch {
+	case m.key == nil:
 		return m.added == name
-	}
-	if inner := m.key[1 : len(m.key)-1]; plain(inner) {
-		return string(inner) == name
+	case m.plain:
+		return string(m.key[1:len(m.key)-1]) == name
 	}
 	return m.name() == name
+}
+
+// same says whether two members have one name.
+func (m *member) same(other member) bool {
+	switch {
+	case m.plain && other.plain:
+		return string(m.key) == string(other.key)
+	case m.key == nil:
+		return other.is(m.added)
+	}
+	return other.is(m.name())
 }
 
 // ParseObject takes one JSON object. b must not change afterwards. The error
@@ -84,7 +95,7 @@ func (o *Object) Reset(raw json.RawMessage) error {
 		key := b[i:end:end]
 		i = skipSpace(b, skipSpace(b, end)+len(":"))
 		end = skipValue(b, i)
-		o.members = append(o.members, member{key: key, value: raw[i:end:end]})
+		o.members = append(o.members, member{key: key, plain: plain(key[1 : len(key)-1]), value: raw[i:end:end]})
 		i = skipComma(b, end)
 	}
 	o.raw = b
@@ -101,7 +112,7 @@ func CheckObject(raw json.RawMessage) error {
 
 // CheckJSON says whether b is one JSON value, and if not, where it stops being one.
 func CheckJSON(b []byte) error {
-	if json.Valid(b) {
+	if valid(b) || json.Valid(b) {
 		return nil
 	}
 	if len(bytes.TrimSpace(b)) == 0 {
@@ -156,16 +167,24 @@ func (o *Object) Get(key string) (json.RawMessage, bool) {
 
 // Set gives a key a value, which must be valid JSON: in the place where the key
 // stands first, dropping its duplicates, or at the end.
-func (o *Object) Set(key string, value json.RawMessage) {
+func (o *Object) Set(key string, value json.RawMessage) { o.set(member{added: key, value: value}) }
+
+// Merge sets every key of another object, in its order and as it is written there.
+func (o *Object) Merge(other *Object) {
+	for _, m := range other.members {
+		o.set(m)
+	}
+}
+
+func (o *Object) set(m member) {
 	o.raw = nil
-	is := func(m member) bool { return m.is(key) }
-	at := slices.IndexFunc(o.members, is)
+	at := slices.IndexFunc(o.members, m.same)
 	if at < 0 {
-		o.members = append(o.members, member{added: key, value: value})
+		o.members = append(o.members, m)
 		return
 	}
-	o.members[at].value = value
-	rest := slices.DeleteFunc(o.members[at+1:], is)
+	o.members[at].value = m.value
+	rest := slices.DeleteFunc(o.members[at+1:], m.same)
 	o.members = o.members[:at+1+len(rest)]
 }
 
@@ -173,18 +192,6 @@ func (o *Object) Set(key string, value json.RawMessage) {
 func (o *Object) Delete(key string) {
 	o.raw = nil
 	o.members = slices.DeleteFunc(o.members, func(m member) bool { return m.is(key) })
-}
-
-// All yields the keys and their values in the order in which they are written, duplicates
-// included.
-func (o *Object) All() iter.Seq2[string, json.RawMessage] {
-	return func(yield func(string, json.RawMessage) bool) {
-		for i := range o.members {
-			if m := &o.members[i]; !yield(m.name(), m.value) {
-				return
-			}
-		}
-	}
 }
 
 // Keys gives the keys in the order in which they are written, duplicates included.

@@ -6,6 +6,7 @@ package netconf_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -77,12 +78,8 @@ func TestResetObject(t *testing.T) {
 	if err := o.Reset(json.RawMessage(`{ "c":5 , "c":6}`)); err != nil {
 		t.Fatal(err)
 	}
-	var all []string
-	for key, value := range o.All() {
-		all = append(all, key+string(value))
-	}
-	if got := string(o.Bytes()); got != `{ "c":5 , "c":6}` || !slices.Equal(all, []string{"c5", "c6"}) {
-		t.Errorf("read again: %s, %q", got, all)
+	if got := string(o.Bytes()); got != `{ "c":5 , "c":6}` || !slices.Equal(o.Keys(), []string{"c", "c"}) {
+		t.Errorf("read again: %s, %q", got, o.Keys())
 	}
 	if string(b) != "[2]" || string(edited) != `{"a":"x","b":[2],"c":3,"é\"":4}` {
 		t.Errorf("what it gave before: %s, %s", b, edited)
@@ -91,6 +88,33 @@ func TestResetObject(t *testing.T) {
 		var back []string
 		if err := json.Unmarshal(netconf.StringList(list), &back); err != nil || !slices.Equal(back, list) {
 			t.Errorf("%q is written as %s: %v", list, netconf.StringList(list), err)
+		}
+	}
+}
+
+// Keys that are one name are one key, however they are written, and the last value counts.
+func TestMerge(t *testing.T) {
+	tests := []struct{ into, from, want string }{
+		{`{}`, `{}`, `{}`},
+		{`{ "a" : 1 }`, `{}`, `{ "a" : 1 }`},
+		{`{"a":1,"b":2}`, `{"c":3,"a":4}`, `{"a":4,"b":2,"c":3}`},
+		{`{"a":1,"b":2,"a":3}`, `{"a":4}`, `{"a":4,"b":2}`},
+		{`{"b":2}`, `{"a":1,"a":{"x": 1.0}}`, `{"b":2,"a":{"x": 1.0}}`},
+		{`{"\u0061":1,"é":2}`, `{"a":3,"\u00e9":4,"\u0062":5}`, `{"\u0061":3,"é":4,"\u0062":5}`},
+		{`{"a":1}`, `{"\u0061":2,"b\n":3}`, `{"a":2,"b\n":3}`},
+	}
+	for _, test := range tests {
+		var into, from netconf.Object
+		if err := errors.Join(into.Reset(json.RawMessage(test.into)), from.Reset(json.RawMessage(test.from))); err != nil {
+			t.Fatal(err)
+		}
+		into.Merge(&from)
+		if got := string(into.Bytes()); got != test.want {
+			t.Errorf("%s with %s is %s, want %s", test.into, test.from, got, test.want)
+		}
+		into.Set("a", json.RawMessage("9")) // a key that was merged is found by its name
+		if v, _ := into.Get("a"); string(v) != "9" || strings.Count(string(into.Bytes()), "9") != 1 {
+			t.Errorf("%s and a set: %s", test.want, into.Bytes())
 		}
 	}
 }

@@ -6,7 +6,6 @@ package plan
 import (
 	"encoding/json"
 	"errors"
-	"slices"
 	"strings"
 
 	"github.com/weftnet/weft/internal/cni/fault"
@@ -145,7 +144,6 @@ func (p *planner) deviceInfoPath(s *slot) string {
 
 // edit puts the drawn device and the cni-args into every plugin of the chain.
 func (p *planner) edit(s *slot) {
-	s.Conf.Plugins = slices.Clone(s.Conf.Plugins) // other slots share them
 	args := &p.merged
 	args.raw, args.bare = nil, nil
 	if s.request != nil {
@@ -216,9 +214,7 @@ func (a *cniArgs) into(raw json.RawMessage) (json.RawMessage, error) {
 	if err := a.cni.Reset(raw); err != nil {
 		return nil, err
 	}
-	for key, value := range a.from.All() {
-		a.cni.Set(key, value)
-	}
+	a.cni.Merge(&a.from)
 	a.args.Set("cni", a.cni.Bytes())
 	return a.args.Bytes(), nil
 }

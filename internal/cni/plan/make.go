@@ -60,6 +60,7 @@ type planner struct {
 	asked    []selection.Element  // the networks annotation's
 	nads     map[NADRef]*resolved // each decoded once, however often it is named
 	slots    []slot
+	made     []Attachment // the slots' own, in one piece as the plan has them
 	out      Output
 	warnings []fault.Warning
 	faults   []error
@@ -75,7 +76,7 @@ type planner struct {
 
 // slot is an attachment on its way.
 type slot struct {
-	Attachment
+	*Attachment
 	from     string             // what asks for it, for messages: "annotation …/networks[2]"
 	request  *selection.Element // nil when the configuration asks for it
 	ok       bool               // the network was read; never false once a plan is made
@@ -115,10 +116,7 @@ func (p *planner) missing() bool {
 const maxWarnings = 64
 
 func (p *planner) plan() *Plan {
-	plan := &Plan{Attachments: make([]Attachment, len(p.slots)), Warnings: p.warnings}
-	for i := range p.slots {
-		plan.Attachments[i] = p.slots[i].Attachment
-	}
+	plan := &Plan{Attachments: p.made, Warnings: p.warnings}
 	if pod := p.in.Pod; pod != nil {
 		plan.PodNamespace, plan.PodName, plan.PodUID = pod.Namespace, pod.Name, pod.UID
 		if plan.PodUID == "" {

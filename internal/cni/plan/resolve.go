@@ -22,6 +22,7 @@ type resolved struct {
 	resource string
 	file     string // path of the file that it came from, "" otherwise
 	ok       bool
+	shared   bool       // the plugins are somebody's already: the input's, or a slot's
 	why      []decision // with Explain
 }
 
@@ -29,7 +30,8 @@ type resolved struct {
 // configuration's others, the pod's, the auxiliary chain. What cannot be looked up
 // yet is asked for, all of it at once.
 func (p *planner) resolve() {
-	p.slots = make([]slot, 0, len(p.asked)+len(p.conf.Delegates)+len(p.conf.DefaultNetworks)+2)
+	most := len(p.asked) + len(p.conf.Delegates) + len(p.conf.DefaultNetworks) + 2
+	p.slots, p.made = make([]slot, 0, most), make([]Attachment, 0, most)
 	var cluster *resolved
 	if p.conf.ClusterNetwork != "" {
 		cluster = p.lookUp("clusterNetwork", p.conf.ClusterNetwork)
@@ -44,6 +46,9 @@ func (p *planner) resolve() {
 		s.Selected, s.Asked = true, e.Interface
 	}
 	p.resolveAuxiliary(cluster)
+	for i := range p.slots { // whether or not they moved
+		p.slots[i].Attachment = &p.made[i]
+	}
 	if len(p.slots) > MaxNetworks {
 		p.fault("", "has %d networks, at most %d are allowed", len(p.slots), MaxNetworks)
 	}
@@ -113,8 +118,14 @@ func (p *planner) resolveAuxiliary(cluster *resolved) {
 
 // add appends a slot, also one that is not resolved: it counts for the numbers.
 func (p *planner) add(from string, r *resolved, e *selection.Element) {
+	conf := r.network
+	if r.shared { // they may be edited
+		conf.Plugins = slices.Clone(conf.Plugins)
+	}
+	r.shared = true
+	p.made = append(p.made, Attachment{Network: r.label, Conf: conf, Default: len(p.slots) == 0})
 	p.slots = append(p.slots, slot{
-		Attachment: Attachment{Network: r.label, Conf: r.network, Default: len(p.slots) == 0},
+		Attachment: &p.made[len(p.made)-1],
 		from:       from, request: e, ok: r.ok, resource: r.resource,
 	})
 	p.explainNetwork(&p.slots[len(p.slots)-1], r)
@@ -129,7 +140,7 @@ func (p *planner) element(from string, e *selection.Element) *resolved {
 }
 
 func (p *planner) delegate(i int) *resolved {
-	r := &resolved{network: p.conf.Delegates[i], ok: true}
+	r := &resolved{network: p.conf.Delegates[i], ok: true, shared: true}
 	p.complete(r, p.conf.Name, p.confObject(), fmt.Sprintf("delegates[%d].", i))
 	r.label = r.network.Name
 	return r

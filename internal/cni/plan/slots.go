@@ -15,7 +15,8 @@ import (
 // with the slot's number. A name is taken once over the whole pod; automatic names
 // yield to nobody, because a name that moves when a neighbour changes is worse than a fault.
 func (p *planner) name() {
-	taken := map[string]string{"lo": "the loopback interface"}
+	taken := make(map[string]string, 1+len(p.in.Reserved)+len(p.slots))
+	taken["lo"] = "the loopback interface"
 	for _, name := range p.in.Reserved {
 		taken[name] = "a device that one of the pod's claims brings"
 	}
@@ -112,7 +113,7 @@ func (p *planner) pools() (pools map[string][]string, wanted map[string]int) {
 // the order of the slots, and sees that no device goes to two of them.
 func (p *planner) assignDevices() {
 	pools, wanted := p.pools()
-	given := map[string]string{}
+	given := make(map[string]string, len(p.slots))
 	next := map[string]int{}
 	for i := range p.slots {
 		s := &p.slots[i]
