@@ -195,6 +195,25 @@ BenchmarkAppend-2    	     100	      2000 ns/op
 	}
 }
 
+func TestMedians(t *testing.T) {
+	runs := []micro{
+		{"a", "X", 30, 7, 2, map[string]float64{"MB/s": 1}},
+		{"a", "X", 10, 9, 2, map[string]float64{"MB/s": 3}},
+		{"a", "Y", 5, 0, 0, map[string]float64{}},
+		{"b", "X", 1, 1, 1, map[string]float64{}},
+		{"a", "X", 20, 8, 3, map[string]float64{"MB/s": 2}},
+		{"b", "X", 4, 1, 1, map[string]float64{}},
+	}
+	want := []micro{
+		{"a", "X", 20, 8, 2, map[string]float64{"MB/s": 2}},
+		{"a", "Y", 5, 0, 0, map[string]float64{}},
+		{"b", "X", 4, 1, 1, map[string]float64{}},
+	}
+	if d := cmp.Diff(want, medians(runs), cmp.AllowUnexported(micro{})); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
 func TestRoomsWithBenchmarks(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for path, text := range map[string]string{

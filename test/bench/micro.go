@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -16,7 +17,11 @@ import (
 	"strings"
 )
 
-// micro is one line of the packages' own benchmarks.
+// microRuns is how often each of the packages' benchmarks is run: one short run says more
+// about what else the machine was doing.
+const microRuns = 5
+
+// micro is one of the packages' own benchmarks: a run, or the medians of several.
 type micro struct {
 	room   string // package path within the module
 	name   string
@@ -37,7 +42,7 @@ func microBenchmarks(ctx context.Context) ([]micro, error) {
 		}
 		rooms = append(rooms, found...)
 	}
-	args := []string{"test", "-mod=readonly", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "300ms"}
+	args := []string{"test", "-mod=readonly", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "100ms", "-count", strconv.Itoa(microRuns)}
 	cmd := exec.CommandContext(ctx, "go", append(args, rooms...)...)
 	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
 	var out, errs bytes.Buffer
@@ -45,7 +50,7 @@ func microBenchmarks(ctx context.Context) ([]micro, error) {
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("run the packages' benchmarks: %w\n%s%s", err, out.Bytes(), errs.Bytes())
 	}
-	return parseMicro(out.String()), nil
+	return medians(parseMicro(out.String())), nil
 }
 
 // roomsWithBenchmarks are the directories below root that have any, as arguments of
@@ -64,6 +69,44 @@ func roomsWithBenchmarks(root string) ([]string, error) {
 		return err
 	})
 	return rooms, err
+}
+
+// medians makes one of the runs of each benchmark, figure by figure.
+func medians(runs []micro) (all []micro) {
+	type benchmark struct{ room, name string }
+	of := map[benchmark][]micro{}
+	var order []benchmark
+	for _, m := range runs {
+		b := benchmark{m.room, m.name}
+		if of[b] == nil {
+			order = append(order, b)
+		}
+		of[b] = append(of[b], m)
+	}
+	for _, b := range order {
+		m := micro{
+			room: b.room, name: b.name,
+			nanos:  middle(of[b], func(m micro) float64 { return m.nanos }),
+			bytes:  middle(of[b], func(m micro) int64 { return m.bytes }),
+			allocs: middle(of[b], func(m micro) int64 { return m.allocs }),
+			own:    map[string]float64{},
+		}
+		for unit := range of[b][0].own {
+			m.own[unit] = middle(of[b], func(m micro) float64 { return m.own[unit] })
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// middle is the median of one figure; of an even number the greater of two.
+func middle[T cmp.Ordered](runs []micro, figure func(micro) T) T {
+	values := make([]T, len(runs))
+	for i, m := range runs {
+		values[i] = figure(m)
+	}
+	slices.Sort(values)
+	return values[len(values)/2]
 }
 
 // parseMicro reads what go test -bench -benchmem prints.

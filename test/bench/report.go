@@ -303,7 +303,7 @@ func (r *report) microTable(line func(string, ...any)) {
 	if len(r.micro) == 0 {
 		return
 	}
-	line("\n## The packages' own benchmarks\n\n| package | benchmark | time | memory | allocations |\n|---|---|---|---|---|")
+	line("\n## The packages' own benchmarks\n\nEach figure is the median of %d runs.\n\n| package | benchmark | time | memory | allocations |\n|---|---|---|---|---|", microRuns)
 	for _, m := range r.micro {
 		line("| %s | %s | %.1f µs | %d B | %d |", m.room, m.name, m.nanos/1e3, m.bytes, m.allocs)
 	}
