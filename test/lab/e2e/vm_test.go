@@ -4,7 +4,6 @@
 package e2e_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,8 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +25,7 @@ import (
 
 	"github.com/weftnet/weft/test/lab"
 	"github.com/weftnet/weft/test/lab/guest"
+	"github.com/weftnet/weft/test/lab/held"
 	"github.com/weftnet/weft/test/lab/vm"
 )
 
@@ -345,65 +343,9 @@ func (r *rig) endsByItself(pod *corev1.Pod) {
 func (r *rig) letGo(pod *corev1.Pod) {
 	r.t.Helper()
 	r.wait("the pod to be let go", func() error {
-		mounts, err := filepath.Glob("/proc/[0-9]*/mountinfo")
-		if err != nil {
+		if err := held.Mounts(string(pod.UID)); err != nil {
 			return err
 		}
-		for _, file := range mounts {
-			if text, err := os.ReadFile(file); err == nil && bytes.Contains(text, []byte(pod.UID)) {
-				return fmt.Errorf("its mounts are in %s", file)
-			}
-		}
-		return foreign(r.agentPID())
+		return held.Foreign(r.agentPID())
 	})
-}
-
-// foreign says which thread or file of a process is in a namespace that is not the process' own.
-func foreign(pid int) error {
-	proc := "/proc/" + strconv.Itoa(pid)
-	text, err := os.ReadFile(proc + "/mountinfo")
-	if err != nil {
-		return err
-	}
-	var mounts []string
-	for line := range strings.Lines(string(text)) {
-		id, _, _ := strings.Cut(line, " ")
-		mounts = append(mounts, id)
-	}
-	for _, kind := range []string{"mnt", "net", "pid"} {
-		own, err := os.Readlink(proc + "/ns/" + kind)
-		if err != nil {
-			return err
-		}
-		threads, err := filepath.Glob(proc + "/task/*/ns/" + kind)
-		if err != nil {
-			return err
-		}
-		for _, thread := range threads {
-			if ns, err := os.Readlink(thread); err == nil && ns != own {
-				return fmt.Errorf("%s is %s, not %s", thread, ns, own)
-			}
-		}
-	}
-	files, err := os.ReadDir(proc + "/fd")
-	if err != nil {
-		return err
-	}
-	for _, f := range files {
-		path, err := os.Readlink(proc + "/fd/" + f.Name())
-		// The runtime gave it the first three; what is no path has no mount.
-		if err != nil || len(f.Name()) == 1 && f.Name() < "3" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "/memfd:") {
-			continue
-		}
-		info, err := os.ReadFile(proc + "/fdinfo/" + f.Name())
-		if err != nil {
-			continue
-		}
-		_, id, _ := strings.Cut(string(info), "mnt_id:")
-		id, _, _ = strings.Cut(id, "\n")
-		if id = strings.TrimSpace(id); !slices.Contains(mounts, id) {
-			return fmt.Errorf("file %s (%s) is in mount %s, which is none of its own", f.Name(), path, id)
-		}
-	}
-	return nil
 }
