@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/weftnet/weft/internal/host/kernel"
@@ -31,6 +32,7 @@ func sysfs(t testing.TB, pfs int) string {
 		must(os.MkdirAll(filepath.Join(dir, "net", name), 0o755))
 		for file, text := range map[string]string{
 			"class": "0x020000\n", "vendor": "0x15b3\n", "device": device + "\n", "numa_node": "1\n",
+			"uevent": "DRIVER=mlx5_core\nPCI_CLASS=20000\nPCI_ID=15B3:" + strings.ToUpper(device[2:]) + "\nPCI_SLOT_NAME=" + addr + "\n",
 		} {
 			must(os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644))
 		}

@@ -32,6 +32,7 @@ var (
 	OfDevices   = ofDevices
 	ParseVirtfn = parseVirtfn
 	ParseNumber = parseNumber
+	ParseUevent = parseUevent
 	ParseVFs    = parseVFs
 	PCIeRoot    = pcieRoot
 	Rank        = rank

@@ -21,6 +21,7 @@ func FuzzSysfs(f *testing.F) {
 	for _, s := range []string{
 		"0000:03:00.1", "10000:e1:1f.7", "0x020000", "-1", "8", "virtfn0", "virtfn65536", "virtfn+1",
 		"../../../devices/pci0000:00/0000:00:02.0/0000:03:00.2", "p0", "pf0vf1", "",
+		"DRIVER=mlx5_core\nPCI_CLASS=20000\nPCI_ID=15B3:101E\nPCI_SLOT_NAME=0000:03:00.2\n", "PCI_CLASS=1020000\nPCI_ID=15B3:10-E",
 	} {
 		f.Add(s)
 	}
@@ -37,6 +38,10 @@ func FuzzSysfs(f *testing.F) {
 		}
 		if root := kernel.PCIeRoot(s); root != "" && !strings.HasPrefix(root, "pci") {
 			t.Errorf("root of %q: %q", s, root)
+		}
+		var f kernel.Function
+		if kernel.ParseUevent(s, &f) != (f.Vendor != "") || f.Class > 0xffffff || f.Vendor != "" && len(f.Vendor+f.Device) != len("0x15b30x101e") {
+			t.Errorf("uevent %q: %+v", s, f)
 		}
 		if r := kernel.Rank(s); r != 0 && r != 1 {
 			t.Errorf("rank of %q: %d", s, r)

@@ -107,17 +107,25 @@ func (o *opener) function(addr PCIAddr, vfs func(pf PCIAddr) (vfList, error)) (F
 	if err != nil {
 		return f, err
 	}
-	defer dir.Close()
+	defer dir.close()
 	r := reader{dir: dir, addr: addr}
-	if f.Class, err = r.class(); err != nil {
-		return f, err
+	told := !o.untold && r.uevent(&f)
+	o.untold = !told
+	if !told {
+		if f.Class, err = r.class(); err != nil {
+			return f, err
+		}
 	}
 	if f.Class>>16 != networkClass {
 		return f, nil // nobody asks what else it is
 	}
-	f.Vendor, f.Device = r.text("vendor"), r.text("device")
-	f.Driver, f.IOMMUGroup = r.link("driver"), r.link("iommu_group")
-	f.PF = PCIAddr(r.link("physfn"))
+	if !told {
+		f.Vendor, f.Device = r.text("vendor"), r.text("device")
+	}
+	if f.Driver == "" {
+		f.Driver = r.link("driver")
+	}
+	f.IOMMUGroup, f.PF = r.link("iommu_group"), PCIAddr(r.link("physfn"))
 	f.NUMANode = r.number("numa_node", -1)
 	f.PCIeRoot = pcieRoot(where)
 	if f.PF == "" { // a VF has no VFs
@@ -149,86 +157,95 @@ func (o *opener) function(addr PCIAddr, vfs func(pf PCIAddr) (vfList, error)) (F
 // last function was in: a PF and its VFs are below the same port.
 type opener struct {
 	m      *Machine
-	links  *os.File
+	links  *folder
 	in     string
-	parent *os.File
+	parent *folder
+	// untold: the last function had no uevent to tell what it is, as in a sysfs that somebody made,
+	// where the next will have none either.
+	untold bool
 }
 
 func (o *opener) close() {
-	o.links.Close() // of a nil file: an error, and nothing else
-	o.parent.Close()
+	o.links.close()
+	o.parent.close()
 }
 
 // open opens a function's folder, and tells where the link to it leads; "" if a folder is in the
 // link's place, as in a sysfs that somebody made.
-func (o *opener) open(addr PCIAddr) (*os.File, string, error) {
+func (o *opener) open(addr PCIAddr) (*folder, string, error) {
 	var err error
 	if o.links == nil {
-		if o.links, err = o.m.sysfs.Open(devices); err != nil {
+		if o.links, err = o.m.folder(devices); err != nil {
 			return nil, "", err
 		}
 	}
 	// What is no plain link to a folder is for the root to judge.
 	link := path.Join(devices, string(addr))
-	where, err := readlinkAt(o.links, string(addr))
+	where, err := o.links.readlink(string(addr))
 	if errors.Is(err, unix.EINVAL) || path.IsAbs(where) {
-		dir, err := o.m.sysfs.Open(link)
+		dir, err := o.m.folder(link)
 		return dir, "", err
 	}
 	if err != nil {
 		return nil, "", err
 	}
-	full := path.Join(devices, where)
-	if in := path.Dir(full); in != o.in || o.parent == nil {
-		o.parent.Close()
-		o.in = in
-		if o.parent, err = o.m.sysfs.Open(in); err != nil {
+	above, base := path.Split(where)
+	if above != o.in || o.parent == nil {
+		o.parent.close()
+		o.in = above
+		if o.parent, err = o.m.folder(path.Join(devices, above)); err != nil {
 			return nil, "", err
 		}
 	}
-	dir, err := folderAt(o.parent, path.Base(full))
+	dir, err := o.parent.folder(base)
 	if errors.Is(err, errLink) || errors.Is(err, unix.ENOTDIR) {
-		dir, err = o.m.sysfs.Open(link)
+		dir, err = o.m.folder(link)
 	}
 	return dir, where, err
 }
 
-// A folder's own descriptor in place of an os.File for each attribute: those ask the kernel for
-// more than a scan of hundreds of functions can spare.
-
-// openAt opens what is in a folder and no link.
-func openAt(dir *os.File, name string, flags int) (int, error) {
-	for {
-		fd, err := unix.Openat(int(dir.Fd()), name, flags|unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		switch {
-		case err == nil:
-			return fd, nil
-		case errors.Is(err, unix.ELOOP):
-			err = errLink
-		case errors.Is(err, unix.EINTR):
-			continue
-		}
-		return -1, &fs.PathError{Op: "open", Path: path.Join(dir.Name(), name), Err: err}
-	}
-}
-
-// errLink: an attribute is a file, and what it says is this function's.
-var errLink = errors.New("is a link, and must be none")
-
-// folderAt is openAt for a folder.
-func folderAt(dir *os.File, name string) (*os.File, error) {
-	fd, err := openAt(dir, name, unix.O_DIRECTORY)
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), path.Join(dir.Name(), name)), nil
-}
-
 // reader reads attributes that a function need not have, and keeps what went wrong.
 type reader struct {
-	dir  *os.File
+	dir  *folder
 	addr PCIAddr
 	errs []error
+}
+
+// uevent takes a function's class, IDs and driver from what the kernel tells of all that at once, if
+// it does.
+func (r *reader) uevent(f *Function) bool {
+	text, err := r.dir.read("uevent")
+	if err != nil {
+		return false
+	}
+	return parseUevent(text, f)
+}
+
+// parseUevent writes nothing unless it knows class and IDs. The numbers are those of the attributes,
+// written otherwise: without 0x and the leading zeros.
+func parseUevent(text string, f *Function) bool {
+	var class uint64
+	var driver, vendor, device string
+	found := false
+	for line := range strings.SplitSeq(text, "\n") {
+		key, value, _ := strings.Cut(line, "=")
+		switch key {
+		case "PCI_CLASS":
+			const bits = 24
+			n, err := strconv.ParseUint(value, 16, bits)
+			class, found = n, err == nil
+		case "PCI_ID":
+			vendor, device, _ = strings.Cut(strings.ToLower(value), ":")
+		case "DRIVER":
+			driver = value
+		}
+	}
+	const digits = len("15b3")
+	if !found || len(vendor) != digits || len(device) != digits || strings.Trim(vendor+device, "0123456789abcdef") != "" {
+		return false
+	}
+	f.Class, f.Vendor, f.Device, f.Driver = uint32(class), "0x"+vendor, "0x"+device, driver
+	return true
 }
 
 func (r *reader) class() (uint32, error) {
@@ -243,13 +260,13 @@ func (r *reader) fail(err error) {
 }
 
 func (r *reader) text(attr string) string {
-	s, err := read(r.dir, attr)
+	s, err := r.dir.read(attr)
 	r.fail(err)
 	return s
 }
 
 func (r *reader) link(attr string) string {
-	s, err := readlinkAt(r.dir, attr)
+	s, err := r.dir.readlink(attr)
 	r.fail(err)
 	return strings.TrimPrefix(path.Base(s), ".")
 }
@@ -261,7 +278,7 @@ func (r *reader) number(attr string, absent int) int {
 }
 
 func (r *reader) parsed(attr string, absent int) (int64, error) {
-	s, err := read(r.dir, attr)
+	s, err := r.dir.read(attr)
 	if err != nil {
 		return int64(absent), err
 	}
@@ -272,41 +289,6 @@ func (r *reader) parsed(attr string, absent int) (int64, error) {
 	return n, nil
 }
 
-// most is a page, which is all that an attribute can be, and a link's target too.
-const most = 4096
-
-// read reads a short attribute. The kernel gives all of it at once.
-func read(dir *os.File, attr string) (string, error) {
-	fd, err := openAt(dir, attr, 0)
-	if err != nil {
-		return "", err
-	}
-	defer unix.Close(fd)
-	var page [most]byte
-	n, err := unix.Read(fd, page[:])
-	for errors.Is(err, unix.EINTR) {
-		n, err = unix.Read(fd, page[:])
-	}
-	if err != nil {
-		return "", &fs.PathError{Op: "read", Path: path.Join(dir.Name(), attr), Err: err}
-	}
-	return strings.TrimSpace(string(page[:n])), nil
-}
-
-func readlinkAt(dir *os.File, name string) (string, error) {
-	var page [most]byte
-	for {
-		n, err := unix.Readlinkat(int(dir.Fd()), name, page[:])
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return "", &fs.PathError{Op: "readlink", Path: path.Join(dir.Name(), name), Err: err}
-		}
-		return string(page[:n]), nil
-	}
-}
-
 // parseNumber reads a number of sysfs: decimal, or hexadecimal with 0x.
 func parseNumber(s string) (int64, error) {
 	const bits = 33 // 32 and a sign
@@ -315,12 +297,12 @@ func parseNumber(s string) (int64, error) {
 
 // vfs finds the numbers of a PF's VFs.
 func (m *Machine) vfs(pf PCIAddr) (vfList, error) {
-	dir, err := m.sysfs.Open(path.Join(devices, string(pf)))
+	dir, err := m.folder(path.Join(devices, string(pf)))
 	if err != nil {
 		return nil, err
 	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
+	defer dir.close()
+	names, err := dir.names()
 	if err != nil {
 		return nil, err
 	}
@@ -330,7 +312,7 @@ func (m *Machine) vfs(pf PCIAddr) (vfList, error) {
 		if !ok {
 			continue
 		}
-		to, err := readlinkAt(dir, name)
+		to, err := dir.readlink(name)
 		if err == nil {
 			all[PCIAddr(path.Base(to))] = id
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -351,13 +333,13 @@ func parseVirtfn(name string) (int, bool) {
 
 // netdevs gives the uplink first.
 func (r *reader) netdevs() []string {
-	dir, err := folderAt(r.dir, "net")
+	dir, err := r.dir.folder("net")
 	if err != nil {
 		r.fail(err) // fs.ErrNotExist: no driver, or one that makes no link
 		return nil
 	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
+	defer dir.close()
+	names, err := dir.names()
 	r.fail(err)
 	if len(names) < 2 {
 		return names
@@ -366,7 +348,7 @@ func (r *reader) netdevs() []string {
 	port := map[string]int{}
 	for _, name := range names {
 		// EOPNOTSUPP: a driver that knows no ports has no representors.
-		if s, err := read(dir, path.Join(name, "phys_port_name")); err == nil {
+		if s, err := dir.read(path.Join(name, "phys_port_name")); err == nil {
 			port[name] = rank(s)
 		}
 	}
@@ -385,12 +367,12 @@ func rank(port string) int {
 }
 
 func (m *Machine) list(dir string) ([]string, error) {
-	file, err := m.sysfs.Open(dir)
+	open, err := m.folder(dir)
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
-	names, err := file.Readdirnames(-1)
+	defer open.close()
+	names, err := open.names()
 	slices.Sort(names)
 	return names, err
 }
@@ -403,7 +385,7 @@ func (m *Machine) one(addr PCIAddr, f func(r *reader) error) error {
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
+	defer dir.close()
 	return f(&reader{dir: dir, addr: addr})
 }
 

@@ -100,6 +100,34 @@ func TestFunctions(t *testing.T) {
 				return all
 			},
 		},
+		"told by uevent": {
+			change: func(files map[string]string) {
+				for _, addr := range []string{"0000:03:00.0", "0000:03:00.2", "0000:03:00.3"} {
+					for _, attr := range []string{"class", "vendor", "device"} {
+						delete(files, root+addr+"/"+attr)
+					}
+					delete(files, root+addr+"/driver")
+					files[root+addr+"/uevent"] = "PCI_CLASS=20000\nPCI_ID=15B3:101D\nPCI_SUBSYS_ID=15B3:0001\n"
+				}
+				files[root+"0000:03:00.0/uevent"] += "DRIVER=mlx5_core\n"
+				files[root+"0000:03:00.2/driver"] = "-> ../../../../bus/pci/drivers/mlx5_core"
+				files["devices/pci0000:00/0000:00:03.0/uevent"] = "DRIVER=nvme\nPCI_CLASS=10802\nPCI_ID=8086:0001\n"
+			},
+		},
+		"uevents that tell too little": {
+			change: func(files map[string]string) {
+				files[root+"0000:03:00.0/uevent"] = "DRIVER=other\nPCI_CLASS=20000\nPCI_ID=15B3\n"
+				files[root+"0000:03:00.2/uevent"] = "DRIVER=other\nPCI_CLASS=0x20000\nPCI_ID=15B3:101D\n"
+				files[root+"0000:03:00.3/uevent"] = "-> /etc/passwd"
+			},
+		},
+		"one without uevent beside others": {
+			change: func(files map[string]string) {
+				for _, addr := range []string{"0000:03:00.0", "0000:03:00.3"} {
+					files[root+addr+"/uevent"] = "PCI_CLASS=20000\nPCI_ID=15B3:101D\n"
+				}
+			},
+		},
 		"an attribute that is no number": {
 			change: func(files map[string]string) { files[root+"0000:03:00.2/numa_node"] = "all\n" },
 			want: func(all []kernel.Function) []kernel.Function {
