@@ -124,6 +124,12 @@ func (cp *ControlPlane) Helm(ctx context.Context, args ...string) (string, error
 	return string(out), nil
 }
 
+// Multus builds the real Multus and gives its path on the machine, which nodes see as well.
+func (cp *ControlPlane) Multus(ctx context.Context) (string, error) {
+	set, err := cp.builder.Multus(ctx)
+	return set.Path("multus"), err
+}
+
 // LoadImage gives every node the images of a docker-archive of the machine.
 func (cp *ControlPlane) LoadImage(ctx context.Context, archive string) error {
 	content, err := os.ReadFile(archive)

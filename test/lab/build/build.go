@@ -102,6 +102,14 @@ func (b Builder) Helm(ctx context.Context) (Set, error) {
 	})
 }
 
+// Multus is the plugin that people come from.
+func (b Builder) Multus(ctx context.Context) (Set, error) {
+	return b.set(ctx, recipe{
+		name: "multus", module: filepath.Join(b.Root, "test/lab/multus"),
+		jobs: []job{{flags: []string{"-ldflags=-s -w"}, targets: []string{"tool"}}},
+	})
+}
+
 // set returns what recipe makes, from the cache when it is there.
 func (b Builder) set(ctx context.Context, r recipe) (Set, error) {
 	hash, err := r.hash()

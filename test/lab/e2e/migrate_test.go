@@ -6,6 +6,7 @@ package e2e_test
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,15 +14,41 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/weftnet/weft/test/lab"
 )
 
 // Where Multus' things are on a node.
 const (
-	multusConf = confDir + "/00-multus.conf"
-	multusDir  = "/var/lib/cni/multus"
+	multusConf       = confDir + "/00-multus.conf"
+	multusDir        = "/var/lib/cni/multus"
+	multusKubeconfig = confDir + "/multus.d/multus.kubeconfig"
 )
+
+// multusAccount is what Multus may do.
+const multusAccount = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: multus, namespace: NAMESPACE}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: multus}
+rules:
+- {apiGroups: [k8s.cni.cncf.io], resources: [network-attachment-definitions], verbs: [get, list, watch]}
+- {apiGroups: [""], resources: [pods], verbs: [get, list, watch, update]}
+- {apiGroups: [""], resources: [pods/status], verbs: [get, update]}
+- {apiGroups: ["", events.k8s.io], resources: [events], verbs: [create, patch, update]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: multus}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: multus}
+subjects:
+- {kind: ServiceAccount, name: multus, namespace: NAMESPACE}
+`
 
 // multusPlugin stands in for Multus: it attaches each pod to the pod network and to a second one by
 // the real plugins, keeps of both what Multus and libcni keep, in their formats, and deletes
@@ -65,9 +92,15 @@ esac
 // A node changes from Multus to Weft as docs/migrate-from-multus.md says, and back, while pods run:
 // those that Multus attached go on, keep their addresses through GC, and are deleted without a
 // trace, by Weft and by Multus; new ones are Weft's; it does not go before these have.
-func TestChangeOver(t *testing.T) {
+func TestChangeOver(t *testing.T) { changesOver(t, false) }
+
+// TestChangeOverMultus is the same with the real Multus, which writes what it writes.
+func TestChangeOverMultus(t *testing.T) { changesOver(t, true) }
+
+func changesOver(t *testing.T, realOne bool) {
+	t.Helper()
 	r := newRig(t)
-	m := changeOver{rig: r, weft: r.mountImage()}
+	m := changeOver{rig: r, weft: r.mountImage(), real: realOne}
 	defer m.undo()
 	m.multus()
 	r.create("old-a", "bridge")
@@ -77,6 +110,7 @@ func TestChangeOver(t *testing.T) {
 	for _, pod := range []*corev1.Pod{oldA, oldB} {
 		r.hasNetworks(pod, 1)
 		m.status(pod)
+		m.keepsStatus(pod)
 	}
 	if err := r.say(oldA, oldB, r.address(oldB, "net1", "10.93.0."), 10); err != nil {
 		t.Fatal(err)
@@ -130,6 +164,7 @@ func TestChangeOver(t *testing.T) {
 type changeOver struct {
 	*rig
 	weft string // where Weft's image is mounted
+	real bool   // no stand-in
 }
 
 // multus makes the node one that has Multus and never had Weft. A pod is there from before both.
@@ -159,7 +194,37 @@ func (m *changeOver) multus() {
 		m.write(path, content)
 	}
 	m.shell("chmod 755 /opt/cni/bin/multus /opt/cni/bin/told")
+	if m.real {
+		m.installMultus()
+	}
 	m.callMultus(list)
+}
+
+// installMultus puts the real Multus in the stand-in's place, with an account that may read pods
+// and networks and write statuses.
+func (m *changeOver) installMultus() {
+	m.t.Helper()
+	program, err := m.cp.Multus(m.t.Context())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	lab.Apply(m.t, strings.ReplaceAll(multusAccount, "NAMESPACE", m.ns))
+	m.t.Cleanup(func() {
+		if _, err := m.cp.Kubectl(m.ctx(), "", "delete", "--ignore-not-found", "clusterrole/multus", "clusterrolebinding/multus"); err != nil {
+			m.t.Error(err)
+		}
+	})
+	account := api.NewConfig()
+	account.Clusters["lab"] = &api.Cluster{Server: m.cp.InsideURL(), CertificateAuthorityData: m.cp.Config().CAData}
+	account.AuthInfos["multus"] = &api.AuthInfo{Token: strings.TrimSpace(m.kubectl("create", "token", "multus"))}
+	account.Contexts["multus"] = &api.Context{Cluster: "lab", AuthInfo: "multus"}
+	account.CurrentContext = "multus"
+	kubeconfig, err := clientcmd.Write(*account)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.shell("cp " + program + " /opt/cni/bin/multus && mkdir -p " + filepath.Dir(multusKubeconfig))
+	m.write(multusKubeconfig, string(kubeconfig))
 }
 
 // callMultus writes the configuration that thin Multus has for the pod network.
@@ -167,7 +232,7 @@ func (m *changeOver) callMultus(list string) {
 	m.t.Helper()
 	m.write(multusConf, m.json(map[string]any{
 		"cniVersion": "1.0.0", "name": "multus-cni-network", "type": "multus", "cniDir": multusDir, "binDir": "/opt/cni/bin",
-		"capabilities": map[string]bool{"portMappings": true}, "kubeconfig": confDir + "/multus.d/multus.kubeconfig",
+		"capabilities": map[string]bool{"portMappings": true}, "kubeconfig": multusKubeconfig,
 		"delegates": []json.RawMessage{json.RawMessage(list)},
 	}))
 	m.nodeReady(true)
@@ -182,9 +247,12 @@ func (m *changeOver) json(v any) string {
 	return string(b)
 }
 
-// status writes network-status as Multus does.
+// status writes network-status as Multus does, where it does not.
 func (m *changeOver) status(pod *corev1.Pod) {
 	m.t.Helper()
+	if m.real {
+		return
+	}
 	m.annotate(pod.Name, statusAnnotation, m.json([]map[string]any{
 		{"name": "lab", "interface": "eth0", "ips": []string{pod.Status.PodIP}, "default": true, "dns": struct{}{}},
 		{"name": m.ns + "/bridge", "interface": "net1", "ips": []string{m.address(pod, "net1", "10.93.0.")}, "dns": struct{}{}},
@@ -299,6 +367,6 @@ func (m *changeOver) undo() {
 	m.shell("rm -f " + multusConf)
 	m.nodeReady(true)
 	m.remove("bare", "old-a", "old-b", "new")
-	m.shell("rm -rf /opt/cni/bin/multus /opt/cni/bin/told /var/lib/cni/told " + multusDir + " " + multusDir + "-of-test")
+	m.shell("rm -rf /opt/cni/bin/multus /opt/cni/bin/told /var/lib/cni/told " + filepath.Dir(multusKubeconfig) + " " + multusDir + " " + multusDir + "-of-test")
 	m.reinstall()
 }
