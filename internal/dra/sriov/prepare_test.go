@@ -131,7 +131,9 @@ func TestUsedOnHost(t *testing.T) {
 		{"VLANs", func(l *kernel.Link) { l.Uppers = []string{"v.1", "v.2"} }, "ens1f0v0 has v.1, v.2 on top of it"},
 		{"address", withAddr("192.0.2.1/24"), "ens1f0v0 is up with address 192.0.2.1/24"},
 		{"up", withAddr("fe80::1/64"), ""},
-		{"down with an address", func(l *kernel.Link) { withAddr("192.0.2.1/24")(l); l.Up = false }, ""},
+		{"down with an address", func(l *kernel.Link) { withAddr("192.0.2.1/24")(l); l.Up = false }, "ens1f0v0 is down with address 192.0.2.1/24"},
+		{"down with one of IPv6", func(l *kernel.Link) { withAddr("2001:db8::1/64")(l); l.Up = false }, "ens1f0v0 is down with address 2001:db8::1/64"},
+		{"down with what every link has", func(l *kernel.Link) { withAddr("fe80::1/64")(l); l.Up = false }, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := fixture()

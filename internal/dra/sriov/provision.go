@@ -211,10 +211,15 @@ func usedOnHost(link kernel.Link) string {
 	case len(link.Uppers) > 0:
 		return fmt.Sprintf("its link %s has %s on top of it", link.Name, strings.Join(link.Uppers, ", "))
 	}
+	state := "down"
+	if link.Up {
+		state = "up"
+	}
 	for _, addr := range link.Addrs {
-		// Every link that is up has one of these.
-		if link.Up && !addr.Addr().IsLinkLocalUnicast() {
-			return fmt.Sprintf("its link %s is up with address %s", link.Name, addr)
+		// Every link that is up has a link-local one, and nobody gave it that. Any other was given to
+		// the link, also to one that is down: a link that comes home from a pod has none.
+		if !addr.Addr().IsLinkLocalUnicast() {
+			return fmt.Sprintf("its link %s is %s with address %s", link.Name, state, addr)
 		}
 	}
 	return ""

@@ -310,6 +310,16 @@ func TestVFCountChanges(t *testing.T) {
 			"up with address 192.0.2.1/24",
 		},
 		{
+			"address of one that is down", func(r *rig) {
+				r.node.change(func() {
+					r.node.updateLink(first, withAddr("192.0.2.1/24"))
+					r.node.updateLink(first, func(l *kernel.Link) { l.Up = false })
+				})
+			},
+			func(r *rig) { r.node.change(func() { r.node.updateLink(first, func(l *kernel.Link) { l.Addrs = nil }) }) },
+			"down with address 192.0.2.1/24",
+		},
+		{
 			"port", func(r *rig) {
 				r.node.change(func() { r.node.updateLink(first, func(l *kernel.Link) { l.Master = "bond0" }) })
 			}, func(r *rig) {
