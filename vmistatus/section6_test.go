@@ -26,8 +26,9 @@ type six struct {
 }
 
 // TestSectionSix has the cases that a merge decides. TestControllerTable has 29 (its annotation),
-// 33, 37, 39 and 43, TestCache 10, 33, 34, 36 and 48, TestAdapters 23 and 30, the property and fuzz
-// tests 28, 29, 36 and 47. Cases 49 and 50 are the business of who asks libvirt.
+// 33, 37, 39 and 43, TestCache 10, 33, 34, 36 and 48, TestFromXML 30, the property and fuzz
+// tests 28, 29, 36 and 47. Cases 49 and 50 are the business of who asks libvirt: internal/vm/report's
+// TestStuckMachine and internal/vm/source's TestAgentAskedItself.
 func TestSectionSix(t *testing.T) {
 	const upper, lower, other = "52:54:00:AA:00:01", "52:54:00:aa:00:01", "52:54:00:aa:00:02"
 	prim := []spec{{"prim", "B", "pod", "", ""}}

@@ -25,6 +25,7 @@ type Fake struct {
 	State  uint32
 	XML    string
 	Guest  func() ([]byte, uint32) // payload and status of an answer to the agent's call
+	Itself string                  // what the agent answers when it is asked itself; empty: libvirt refuses that
 	Silent bool                    // it answers nothing any more
 	Stuck  string                  // a machine of which nothing is answered
 
@@ -49,12 +50,15 @@ func XML(name, channel string) string {
 
 const (
 	programRemote = 0x20008086
+	programQEMU   = 0x20008087
 	typeReply     = 1
 	typeMessage   = 2
 	statusError   = 1
 	headerSize    = 28
 	connectOpen   = 1
 	internalError = 1
+	noSupport     = 3
+	agentCommand  = 3 // of QEMU's program
 )
 
 // Set changes it while it serves.
@@ -157,8 +161,8 @@ func (f *Fake) Serve(c net.Conn) {
 		if _, err := io.ReadFull(c, question); err != nil {
 			return
 		}
-		payload, status, ok := f.answer(field(3), question)
-		if field(3) == connectOpen {
+		payload, status, ok := f.answer(field(1), field(3), question)
+		if field(1) == programRemote && field(3) == connectOpen {
 			if opened { // as libvirt itself
 				payload, status = Failure(internalError, "connection is already open"), statusError
 			}
@@ -173,12 +177,19 @@ func (f *Fake) Serve(c net.Conn) {
 	}
 }
 
-func (f *Fake) answer(procedure uint32, question []byte) (payload []byte, status uint32, ok bool) {
+func (f *Fake) answer(program, procedure uint32, question []byte) (payload []byte, status uint32, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	// What is asked of a machine begins with its name.
 	if f.Silent || f.Stuck != "" && bytes.HasPrefix(question, Str(nil, f.Stuck)) {
 		return nil, 0, false
+	}
+	if program == programQEMU && procedure == agentCommand {
+		f.asked++
+		if f.Itself == "" {
+			return Failure(noSupport, "no custom commands here"), statusError, true
+		}
+		return Str(U32(nil, 1), f.Itself), 0, true
 	}
 	switch procedure {
 	case 66:

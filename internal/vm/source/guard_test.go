@@ -236,6 +236,52 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// Case 50 of section 6: where libvirt itself is why there is no answer, the agent is asked itself; who
+// does not answer is not asked a second time.
+func TestAgentAskedItself(t *testing.T) {
+	const (
+		internal, noSupport, unresponsive = 1, 3, 86
+		old                               = `{"return": [{"name": "eth0", "hardware-address": "02:00:00:00:00:01", "ip-addresses": [{"ip-address": "10.0.0.6"}]}]}`
+	)
+	for name, c := range map[string]struct {
+		code   uint32
+		itself string
+		asked  int
+		want   string // of the guest's addresses, or of the error
+	}{
+		"libvirt lacks the call":                  {noSupport, old, 2, "10.0.0.6"},
+		"libvirt refuses a part of the answer":    {internal, old, 2, "10.0.0.6"},
+		"libvirt refuses commands too":            {noSupport, "", 2, "the call fails"},
+		"the agent's own answer is broken":        {noSupport, `{"return": [`, 2, "guest interfaces: "},
+		"the agent does not answer, as it is off": {unresponsive, old, 1, "the call fails"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := libvirttest.New("ns_vm")
+			f.Itself = c.itself
+			f.Guest = func() ([]byte, uint32) { return libvirttest.Failure(c.code, "the call fails"), statusError }
+			conn, err := Dial(t.Context(), f.Dial(), "qemu:///system", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			d, err := conn.Find(t.Context(), "ns_vm")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			guest, err := conn.Guest(t.Context(), d)
+			if err != nil {
+				got = err.Error()
+			} else if len(guest) == 1 {
+				got = strings.Join(guest[0].IPs, " ")
+			}
+			if !strings.Contains(got, c.want) || f.Asked() != c.asked {
+				t.Errorf("%q with %d questions, want %q with %d", got, f.Asked(), c.want, c.asked)
+			}
+		})
+	}
+}
+
 // After a rest it is asked on the same connection, which told of events meanwhile.
 func TestRest(t *testing.T) {
 	f := libvirttest.New("ns_vm")
