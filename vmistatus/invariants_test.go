@@ -54,6 +54,9 @@ func checkInvariants(t testing.TB, in vmistatus.Input) vmistatus.Result {
 		if r.Explain[i].Kind == vmistatus.GuestEntry {
 			guestOnly++
 		}
+		if len(e.Name) > vmistatus.MaxName && !slices.ContainsFunc(in.Interfaces, func(i v1.Interface) bool { return i.Name == e.Name }) {
+			t.Fatalf("%d bytes of a name that is not in the spec", len(e.Name))
+		}
 		if i > 0 && e.Name != "" && slices.ContainsFunc(r.Interfaces[:i], func(o entry) bool { return o.Name == e.Name }) {
 			t.Fatalf("%q is there twice", e.Name)
 		}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -308,5 +309,60 @@ func TestOrderHasNoMeaning(t *testing.T) {
 	b[0], b[1] = b[1], with(b[0], p4)
 	if vmistatus.Equal(a, b) {
 		t.Error("an address more is equal")
+	}
+}
+
+// TestStaleIsMarked: what is kept of a source that cannot be read says so, value by value, and what the
+// other sources have does not.
+func TestStaleIsMarked(t *testing.T) {
+	const mac = "52:54:00:aa:00:01"
+	kept := vmistatus.Origin{Source: vmistatus.FromBefore, Rule: vmistatus.KeptStale}
+	first := func(s vmistatus.Source) vmistatus.Origin {
+		return vmistatus.Origin{Source: s, Rule: vmistatus.FirstSource}
+	}
+	alone := vmistatus.Origin{Source: vmistatus.FromPod, Rule: vmistatus.PodAlone}
+	for name, c := range map[string]struct {
+		change func(*vmistatus.Input)
+		want   map[vmistatus.Field]vmistatus.Origin
+	}{
+		"all can be read": {
+			func(*vmistatus.Input) {},
+			map[vmistatus.Field]vmistatus.Origin{
+				vmistatus.MAC: first(vmistatus.FromDomain), vmistatus.LinkState: first(vmistatus.FromDomain),
+				vmistatus.QueueCount: first(vmistatus.FromDomain), vmistatus.Addresses: alone,
+			},
+		},
+		"the domain": {
+			func(in *vmistatus.Input) { in.Domain = &vmistatus.Domain{Err: errors.New("torn")} },
+			map[vmistatus.Field]vmistatus.Origin{
+				vmistatus.MAC: kept, vmistatus.LinkState: kept, vmistatus.QueueCount: kept, vmistatus.Addresses: alone,
+			},
+		},
+		"the pod's file": {
+			func(in *vmistatus.Input) { in.PodCache = pods{"prim": {Err: errors.New("torn")}} },
+			map[vmistatus.Field]vmistatus.Origin{
+				vmistatus.MAC: first(vmistatus.FromDomain), vmistatus.LinkState: first(vmistatus.FromDomain),
+				vmistatus.QueueCount: first(vmistatus.FromDomain), vmistatus.Addresses: kept,
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := vmistatus.Input{Domain: nics(d("prim", mac)), PodCache: pods{"prim": read(p4)}, Previous: []entry{nic("prim", mac, dom, "", p4)}}
+			in.Interfaces, in.Networks = specs([]spec{{"prim", "B", "pod", "", ""}})
+			c.change(&in)
+			r := vmistatus.Merge(in)
+			compare(t, in.Previous, r.Interfaces)
+			for f, want := range c.want {
+				if got := r.Explain[0].Fields[f]; got != want {
+					t.Errorf("%s is explained by %s %s, want %s %s", f, got.Source, got.Rule, want.Source, want.Rule)
+				}
+			}
+			unreadable := slices.ContainsFunc(r.Warnings, func(w vmistatus.Warning) bool {
+				return w.Code == vmistatus.SourceUnreadable && strings.Contains(w.Text, "torn")
+			})
+			if unreadable == (name == "all can be read") {
+				t.Errorf("warnings: %v", r.Warnings)
+			}
+		})
 	}
 }

@@ -131,7 +131,11 @@ func TestPodIsLetGo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g.noPods.Store(true)
-			r, stop := g.start(t, true)
+			r, stop := g.start(t, true, func(r *Reporter) {
+				if c.dialled != nil {
+					r.dial = leaking(r.dial, func(conn net.Conn) net.Conn { return c.dialled(t, conn) })
+				}
+			})
 			defer stop()
 			defer func() {
 				for _, f := range undo {
@@ -139,9 +143,6 @@ func TestPodIsLetGo(t *testing.T) {
 				}
 				undo = nil
 			}()
-			if c.dialled != nil {
-				r.dial = leaking(r.dial, func(conn net.Conn) net.Conn { return c.dialled(t, conn) })
-			}
 			until(t, "the machine is known", func() bool { return len(r.VMIs()) == 1 })
 			before := holds(t)
 			g.noPods.Store(false)

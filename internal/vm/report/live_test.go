@@ -137,7 +137,7 @@ status: {phase: Running, activePods: {%[1]s: here}}
 }
 
 // start runs a reporter until stop is called.
-func (g *rig) start(tb testing.TB, publish bool) (r *Reporter, stop func()) {
+func (g *rig) start(tb testing.TB, publish bool, changes ...func(*Reporter)) (r *Reporter, stop func()) {
 	tb.Helper()
 	r, err := New(Config{
 		Node: "here", Conn: &rest.Config{Host: g.api.URL(), QPS: -1}, Publish: publish, Cache: podcache.New(tb.TempDir()),
@@ -155,6 +155,9 @@ func (g *rig) start(tb testing.TB, publish bool) (r *Reporter, stop func()) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", filepath.Join(g.dir, pod))
 		}
+	}
+	for _, change := range changes {
+		change(r)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -261,6 +264,60 @@ func TestManyMachines(t *testing.T) {
 			t.Errorf("%s %s %s/%s: %s", q.Verb, q.Resource, q.Namespace, q.Name, q.Body)
 		}
 	}
+}
+
+// Case 49 of section 6: one machine's libvirt takes connections and never answers. The others are looked at
+// and written as ever, and that one keeps what its status has.
+func TestStuckMachine(t *testing.T) {
+	g := newRig(t, 3)
+	var asked atomic.Int32
+	g.api.Apply(strings.ReplaceAll(`
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {namespace: ns, name: NAME, uid: uid-NAME, labels: {kubevirt.io/nodeName: here}}
+spec:
+  domain: {devices: {interfaces: [{name: default, masquerade: {}}]}}
+  networks: [{name: default, pod: {}}]
+status: {phase: Running, activePods: {NAME: here}, interfaces: [{name: default, ipAddress: 10.7.7.7, ipAddresses: [10.7.7.7]}]}
+`, "NAME", machineName(1)))
+	r, stop := g.start(t, true, func(r *Reporter) {
+		usual := r.dial
+		r.dial = func(pod string) func(context.Context) (net.Conn, error) {
+			if pod != machineName(1) {
+				return usual(pod)
+			}
+			return func(context.Context) (net.Conn, error) {
+				asked.Add(1)
+				here, there := net.Pipe()
+				t.Cleanup(func() { there.Close() })
+				return here, nil
+			}
+		}
+	})
+	written := func(i int) string {
+		vmi := r.get("ns/" + machineName(i))
+		if vmi == nil || len(vmi.Status.Interfaces) != 1 {
+			return ""
+		}
+		return vmi.Status.Interfaces[0].IP
+	}
+	until(t, "the others are written", func() bool {
+		return asked.Load() > 0 && written(0) == "10.0.0.5" && written(2) == "10.0.0.5"
+	})
+	now := time.Now()
+	g.pokeAll(r)
+	until(t, "the others are read again", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.machines["ns/"+machineName(0)].snapshot.GuestAt.After(now) && r.machines["ns/"+machineName(2)].snapshot.GuestAt.After(now)
+	})
+	if got := written(1); got != "10.7.7.7" {
+		t.Errorf("the stuck machine has %q, want what its status had", got)
+	}
+	if all := r.VMIs(); len(all) != 3 || all[1].Fault != "libvirt was not asked yet" {
+		t.Errorf("%+v", all)
+	}
+	stop() // nor does it keep the agent from ending
 }
 
 // A machine whose pod is not known yet is looked at as soon as it is, and nothing is remembered of one
