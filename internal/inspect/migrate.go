@@ -271,15 +271,16 @@ func (m *migration) checkBinaries() {
 func (m *migration) checkWriters() {
 	const check, socket = "multus runs", "/run/multus/multus.sock"
 	running := ""
-	if _, err := os.Lstat(m.root.path(socket)); err == nil {
+	at := m.root.path(socket)
+	if _, err := os.Lstat(at); err == nil {
 		running = socket + " is there"
 	}
-	if m.root.here() {
-		if conn, err := net.DialTimeout("unix", socket, time.Second); err == nil {
-			conn.Close() //nolint:errcheck // nothing was said
-			running = socket + " takes connections"
-		}
-		if name := processOf("multus-daemon", "thin_entrypoint"); running == "" && name != "" {
+	if conn, err := net.DialTimeout("unix", at, time.Second); err == nil {
+		conn.Close() //nolint:errcheck // nothing was said
+		running = socket + " takes connections"
+	}
+	if running == "" && m.root.here() {
+		if name := processOf("multus-daemon", "thin_entrypoint"); name != "" {
 			running = "a process " + name + " is there"
 		}
 	}

@@ -8,9 +8,13 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"net"
+	"os"
+	"os/exec"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/weftnet/weft/internal/kube/rest"
@@ -339,5 +343,85 @@ func TestMigrateAsksForObjects(t *testing.T) {
 	c := look(&theCluster{err: context.DeadlineExceeded})
 	if seen := strings.Join(c.Unseen, "\n"); !strings.Contains(seen, "networks and pods: context deadline exceeded") {
 		t.Errorf("unseen: %q", c.Unseen)
+	}
+}
+
+// Multus' daemon is seen by its socket, whether somebody listens on it still or not, and on the
+// node itself by its process: a warning from when on both publish a configuration.
+func TestMigrateSeesWhatRuns(t *testing.T) {
+	h := newMultusHost(t)
+	says := func(want string) {
+		t.Helper()
+		var got []string
+		for _, c := range Migrate(t.Context(), DoctorOptions{Root: h.dir, Version: version, Now: at}).Checks {
+			if c.Check == "multus runs" {
+				got = append(got, c.Result+": "+c.Text)
+			}
+		}
+		if len(got) != 1 || !strings.HasPrefix(got[0], want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	says("ok: no daemon")
+	h.write("run/multus/x", "")
+	l, err := net.Listen("unix", h.path("run/multus/multus.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	says("info: /run/multus/multus.sock takes connections: it is to be gone")
+	h.published("")
+	says("warn: Multus' DaemonSet: /run/multus/multus.sock takes connections, and Weft's configuration is published")
+	l.Close() // as one that was killed leaves it
+	says("warn: Multus' DaemonSet: /run/multus/multus.sock is there, and Weft's configuration is published")
+	h.remove("run/multus")
+	says("ok: no daemon")
+}
+
+// A program is a script here: the kernel calls its process by the script's name.
+func TestMigrateSeesAProcess(t *testing.T) {
+	h := newHost(t)
+	start := func(name string) (end func()) {
+		t.Helper()
+		h.write(name, "#!/bin/sh\necho\nread x\n")
+		if err := os.Chmod(h.path(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(h.path(name))
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 1)); err != nil { // it runs
+			t.Fatal(err)
+		}
+		end = sync.OnceFunc(func() { in.Close(); _ = cmd.Wait() })
+		t.Cleanup(end)
+		return end
+	}
+	const other = "weft-nobody"
+	if got := processOf(other); got != "" {
+		t.Errorf("process %q before there is one", got)
+	}
+	end := start(other)
+	if got := processOf("weft-no-one", other); got != other {
+		t.Errorf("process %q, want %q", got, other)
+	}
+	end()
+	if got := processOf(other); got != "" {
+		t.Errorf("process %q after its end", got)
+	}
+	start("multus-daemon")
+	m := &migration{doctor: &doctor{Checkup: newCheckup()}} // of this machine
+	m.checkWriters()
+	if got := m.Checks[0].Text; !strings.Contains(got, "is there: it is to be gone") && !strings.Contains(got, "takes connections") {
+		t.Errorf("beside a process multus-daemon: %q", got)
 	}
 }
