@@ -78,7 +78,7 @@ func TestTroubleshooting(t *testing.T) {
 		t.Fatal(err)
 	}
 	quoted := regexp.MustCompile("^\\| `([^`]+)` \\| .+ \\| .+ \\|$")
-	command := regexp.MustCompile(`weft (get [a-z]+|doctor|explain pod)`)
+	command := regexp.MustCompile(`weft (get [a-z]+|doctor|explain pod|top)`)
 	messages := 0
 	for i, part := range strings.Split(string(page), "\n## ") {
 		heading, body, _ := strings.Cut(part, "\n")
