@@ -15,10 +15,10 @@ import (
 	"github.com/weftnet/weft/internal/agent/metrics"
 	"github.com/weftnet/weft/internal/cni/observe"
 	"github.com/weftnet/weft/internal/dra/device"
-	"github.com/weftnet/weft/internal/dra/rescan"
 	"github.com/weftnet/weft/internal/dra/sriov"
 	"github.com/weftnet/weft/internal/host/journal"
 	"github.com/weftnet/weft/internal/host/kernel"
+	"github.com/weftnet/weft/internal/host/wake"
 )
 
 // inUse says what has a VF that sysfs does not show.
@@ -92,7 +92,7 @@ type detacher interface {
 // nobody.
 type ends struct {
 	records attachments
-	wake    rescan.Signal
+	wake    wake.Signal
 
 	mu      sync.Mutex
 	changed map[string]bool // UIDs of pods
@@ -107,7 +107,7 @@ type sandboxEnd struct {
 }
 
 func newEnds(records attachments) *ends {
-	e := &ends{records: records, wake: rescan.NewSignal(), changed: map[string]bool{}, seen: map[string]map[journal.Key]*sandboxEnd{}}
+	e := &ends{records: records, wake: wake.New(), changed: map[string]bool{}, seen: map[string]map[journal.Key]*sandboxEnd{}}
 	records.Notify(e.note)
 	return e
 }

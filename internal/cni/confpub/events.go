@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/weftnet/weft/internal/host/wake"
 )
 
 // events says that something happened in some directories. It may miss what it likes: the
@@ -19,7 +21,7 @@ import (
 type events struct {
 	watcher *fsnotify.Watcher // nil: the machine has none left
 	log     *slog.Logger
-	changed chan struct{}
+	changed wake.Signal
 	done    chan struct{}
 	// followed are the directories under watch, each as it was when the watch began: a new
 	// one may take its name.
@@ -28,7 +30,7 @@ type events struct {
 
 func newEvents(log *slog.Logger) *events {
 	e := &events{
-		log: log, changed: make(chan struct{}, 1), done: make(chan struct{}),
+		log: log, changed: wake.New(), done: make(chan struct{}),
 		followed: map[string]fs.FileInfo{},
 	}
 	w, err := fsnotify.NewWatcher()
@@ -56,10 +58,7 @@ func (e *events) relay() {
 				return
 			}
 		}
-		select {
-		case e.changed <- struct{}{}:
-		default:
-		}
+		e.changed.Raise()
 	}
 }
 
@@ -91,14 +90,8 @@ func (e *events) follow(dirs ...string) {
 
 // quiet waits for a burst of events to end, at most d; they are one change.
 func (e *events) quiet(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-	select {
-	case <-e.changed:
-	default:
-	}
+	wake.Pause(ctx, d)
+	e.changed.Clear()
 }
 
 func (e *events) close() {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weftnet/weft/internal/host/replace"
+	"github.com/weftnet/weft/internal/host/wake"
 )
 
 // times are what the Publisher waits for.
@@ -47,7 +48,7 @@ type Publisher struct {
 	opts  Options
 	log   *slog.Logger
 	times times
-	wake  chan struct{}
+	wake  wake.Signal
 
 	mu      sync.Mutex
 	allowed bool
@@ -79,7 +80,7 @@ func New(opts Options, log *slog.Logger) (*Publisher, error) {
 		log.Warn("an option of the published conf is doubtful", "field", w.Field, "reason", w.Text)
 	}
 	return &Publisher{
-		opts: opts, log: log.With("conf", opts.path()), times: defaultTimes(), wake: make(chan struct{}, 1),
+		opts: opts, log: log.With("conf", opts.path()), times: defaultTimes(), wake: wake.New(),
 		told: map[string]string{},
 	}, nil
 }
@@ -92,10 +93,7 @@ func (p *Publisher) Allow() {
 	p.mu.Lock()
 	p.allowed = true
 	p.mu.Unlock()
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	p.wake.Raise()
 }
 
 // Status gives what is known now.

@@ -28,12 +28,7 @@ type plugged struct {
 }
 
 // Wake says that pods or records changed. It is quick.
-func (k *Keeper) Wake() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
-}
+func (k *Keeper) Wake() { k.wake.Raise() }
 
 // Plugs says how many orders to change running pods there were, by what came of them.
 func (k *Keeper) Plugs() map[string]uint64 {

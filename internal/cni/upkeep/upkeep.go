@@ -34,6 +34,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/orphans"
 	"github.com/weftnet/weft/internal/cni/planner"
 	"github.com/weftnet/weft/internal/host/journal"
+	"github.com/weftnet/weft/internal/host/wake"
 )
 
 const (
@@ -73,7 +74,7 @@ type Keeper struct {
 	log   *slog.Logger
 	judge orphans.Judge
 	pods  map[name]*plugged
-	wake  chan struct{}
+	wake  wake.Signal
 
 	mu     sync.Mutex // guards what follows
 	rests  map[name]*rest
@@ -97,7 +98,7 @@ type rest struct {
 // New makes a Keeper; it gives no order before Run.
 func New(opts Options, log *slog.Logger) *Keeper {
 	return &Keeper{
-		opts: opts, log: log, rests: map[name]*rest{}, pods: map[name]*plugged{}, wake: make(chan struct{}, 1),
+		opts: opts, log: log, rests: map[name]*rest{}, pods: map[name]*plugged{}, wake: wake.New(),
 		counts: map[string]uint64{}, plugs: map[string]uint64{},
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weftnet/weft/internal/dra/rescan"
+	"github.com/weftnet/weft/internal/host/wake"
 )
 
 // Pauses of what is tried again, and how much of it may run at once.
@@ -22,7 +22,7 @@ const (
 type retries struct {
 	mu    sync.Mutex
 	tasks map[string]*task
-	wake  rescan.Signal // there may be something to do
+	wake  wake.Signal // there may be something to do
 }
 
 type task struct {
@@ -34,7 +34,7 @@ type task struct {
 }
 
 func newRetries() *retries {
-	return &retries{tasks: map[string]*task{}, wake: rescan.NewSignal()}
+	return &retries{tasks: map[string]*task{}, wake: wake.New()}
 }
 
 // add has do called after a pause, and again until it gives no error. What has the key already is

@@ -18,8 +18,8 @@ import (
 	"github.com/weftnet/weft/internal/dra/device"
 	"github.com/weftnet/weft/internal/dra/kubelet"
 	"github.com/weftnet/weft/internal/dra/publish"
-	"github.com/weftnet/weft/internal/dra/rescan"
 	"github.com/weftnet/weft/internal/dra/state"
+	"github.com/weftnet/weft/internal/host/wake"
 )
 
 // Kind is a device manager, and how it takes its part of a configuration. Managers exist, and
@@ -63,7 +63,7 @@ type Config struct {
 // Driver is the network driver of a node.
 type Driver struct {
 	cfg  Config
-	wake rescan.Signal // what is wanted changed
+	wake wake.Signal // what is wanted changed
 
 	mu           sync.Mutex
 	told         bool                                    // Configure was called
@@ -74,7 +74,7 @@ type Driver struct {
 	problems     map[string]error // of managers, by what they concern
 	offered      []publish.Problem
 	recovering   error
-	status       rescan.Signal // the status may have changed
+	status       wake.Signal // the status may have changed
 }
 
 // New makes a driver; nothing is touched before Run.
@@ -86,7 +86,7 @@ func New(cfg Config) *Driver {
 		cfg.Registered = func(kubelet.Status) {}
 	}
 	return &Driver{
-		cfg: cfg, wake: rescan.NewSignal(), status: rescan.NewSignal(), problems: map[string]error{},
+		cfg: cfg, wake: wake.New(), status: wake.New(), problems: map[string]error{},
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 
 	"github.com/weftnet/weft/api/v2alpha1"
 	"github.com/weftnet/weft/internal/dra/device"
-	"github.com/weftnet/weft/internal/dra/rescan"
 	"github.com/weftnet/weft/internal/host/kernel"
+	"github.com/weftnet/weft/internal/host/wake"
 )
 
 // machine is what is needed of kernel.Machine.
@@ -45,7 +45,7 @@ type Config struct {
 // Manager is the device.Manager of dummy links.
 type Manager struct {
 	conf   Config
-	signal rescan.Signal // something changed
+	signal wake.Signal // something changed
 
 	mu   sync.Mutex
 	spec v2alpha1.DummyConfig
@@ -64,7 +64,7 @@ func New(conf Config) *Manager {
 	if conf.Interval <= 0 {
 		conf.Interval = 30 * time.Second
 	}
-	return &Manager{conf: conf, spec: conf.Spec, signal: rescan.NewSignal()}
+	return &Manager{conf: conf, spec: conf.Spec, signal: wake.New()}
 }
 
 // Type is device.Dummy.

@@ -52,7 +52,7 @@ func (m *Manager) Run(ctx context.Context, publish func([]device.Device)) error 
 
 // watch has the kernel's signals cause a look. Without them Interval does.
 func (m *Manager) watch(ctx context.Context) {
-	m.signal.Follow(ctx, m.conf.Kernel.Watch, func(err error) {
+	rescan.Follow(ctx, m.signal, m.conf.Kernel.Watch, func(err error) {
 		m.conf.Log.Warn("changes of links are seen late", "interval", m.conf.Interval, "error", err)
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/weftnet/weft/internal/dra/device"
-	"github.com/weftnet/weft/internal/dra/rescan"
 	"github.com/weftnet/weft/internal/dra/state"
+	"github.com/weftnet/weft/internal/host/wake"
 )
 
 // Pauses between attempts to hand on what was refused.
@@ -55,12 +55,12 @@ type Publisher struct {
 
 	mu     sync.Mutex
 	config *Config
-	wake   rescan.Signal // the configuration changed
+	wake   wake.Signal // the configuration changed
 }
 
 // New makes a publisher. A new registration takes a new one, since nothing was handed to it yet.
 func New(o Options) *Publisher {
-	return &Publisher{opts: o, wake: rescan.NewSignal()}
+	return &Publisher{opts: o, wake: wake.New()}
 }
 
 func (p *Publisher) String() string { return "publisher of devices" }

@@ -13,8 +13,8 @@ import (
 
 	"github.com/weftnet/weft/api/v2alpha1"
 	"github.com/weftnet/weft/internal/dra/device"
-	"github.com/weftnet/weft/internal/dra/rescan"
 	"github.com/weftnet/weft/internal/host/kernel"
+	"github.com/weftnet/weft/internal/host/wake"
 )
 
 // Machine is what is needed of kernel.Machine.
@@ -59,7 +59,7 @@ type Config struct {
 // Manager is the device.Manager of virtual functions.
 type Manager struct {
 	conf   Config
-	signal rescan.Signal // something changed
+	signal wake.Signal // something changed
 
 	mu       sync.Mutex
 	spec     v2alpha1.SRIOVConfig
@@ -84,7 +84,7 @@ func New(conf Config) *Manager {
 		conf.Interval = 30 * time.Second
 	}
 	return &Manager{
-		conf: conf, spec: conf.Spec, signal: rescan.NewSignal(),
+		conf: conf, spec: conf.Spec, signal: wake.New(),
 		resizing: map[kernel.PCIAddr]bool{}, taken: map[kernel.PCIAddr]time.Time{},
 	}
 }

@@ -316,7 +316,9 @@ func TestVFCountChanges(t *testing.T) {
 					r.node.updateLink(first, func(l *kernel.Link) { l.Up = false })
 				})
 			},
-			func(r *rig) { r.node.change(func() { r.node.updateLink(first, func(l *kernel.Link) { l.Addrs = nil }) }) },
+			func(r *rig) {
+				r.node.change(func() { r.node.updateLink(first, func(l *kernel.Link) { l.Addrs = nil }) })
+			},
 			"down with address 192.0.2.1/24",
 		},
 		{

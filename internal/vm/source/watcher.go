@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"net"
 	"time"
+
+	"github.com/weftnet/weft/internal/host/wake"
 )
 
 // Times say how often and how long. Those that are 0 are the usual ones.
@@ -58,8 +60,8 @@ type Config struct {
 type Watcher struct {
 	cfg   Config
 	times Times
-	event chan struct{} // has one when something may have changed
-	uri   int           // of the URIs, which libvirt answered last
+	event wake.Signal // has one when something may have changed
+	uri   int         // of the URIs, which libvirt answered last
 
 	now  Snapshot  // as it was read, which is not what is told once it is old
 	away time.Time // since when its agent is; zero: it is not
@@ -68,16 +70,11 @@ type Watcher struct {
 
 // NewWatcher makes a watcher. It touches nothing.
 func NewWatcher(cfg Config) *Watcher {
-	return &Watcher{cfg: cfg, times: cfg.Times.usual(), event: make(chan struct{}, 1)}
+	return &Watcher{cfg: cfg, times: cfg.Times.usual(), event: wake.New()}
 }
 
 // Poke has it look soon.
-func (w *Watcher) Poke() {
-	select {
-	case w.event <- struct{}{}:
-	default:
-	}
-}
+func (w *Watcher) Poke() { w.event.Raise() }
 
 // Run watches until ctx ends.
 func (w *Watcher) Run(ctx context.Context) error {
@@ -231,10 +228,7 @@ func (w *Watcher) wait(ctx context.Context, c *Conn, d time.Duration) error {
 		case <-w.ends():
 			w.publish(w.now)
 		case <-w.event:
-			select {
-			case <-ctx.Done():
-			case <-time.After(settle):
-			}
+			wake.Pause(ctx, settle)
 			return nil
 		}
 	}
