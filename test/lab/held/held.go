@@ -36,6 +36,34 @@ func Mounts(text string) error {
 // Foreign says which thread or file of a process is in a namespace that is not the process' own.
 func Foreign(pid int) error {
 	proc := "/proc/" + strconv.Itoa(pid)
+	for _, kind := range []string{"mnt", "net", "pid"} {
+		if err := threads(proc, kind); err != nil {
+			return err
+		}
+	}
+	return files(proc)
+}
+
+// threads looks at the namespaces of one kind.
+func threads(proc, kind string) error {
+	own, err := os.Readlink(proc + "/ns/" + kind)
+	if err != nil {
+		return err
+	}
+	all, err := filepath.Glob(proc + "/task/*/ns/" + kind)
+	if err != nil {
+		return err
+	}
+	for _, thread := range all {
+		if ns, err := os.Readlink(thread); err == nil && ns != own {
+			return fmt.Errorf("%s is %s, not %s", thread, ns, own)
+		}
+	}
+	return nil
+}
+
+// files looks at what mounts the open files are in.
+func files(proc string) error {
 	text, err := os.ReadFile(proc + "/mountinfo")
 	if err != nil {
 		return err
@@ -45,26 +73,11 @@ func Foreign(pid int) error {
 		id, _, _ := strings.Cut(line, " ")
 		mounts = append(mounts, id)
 	}
-	for _, kind := range []string{"mnt", "net", "pid"} {
-		own, err := os.Readlink(proc + "/ns/" + kind)
-		if err != nil {
-			return err
-		}
-		threads, err := filepath.Glob(proc + "/task/*/ns/" + kind)
-		if err != nil {
-			return err
-		}
-		for _, thread := range threads {
-			if ns, err := os.Readlink(thread); err == nil && ns != own {
-				return fmt.Errorf("%s is %s, not %s", thread, ns, own)
-			}
-		}
-	}
-	files, err := os.ReadDir(proc + "/fd")
+	open, err := os.ReadDir(proc + "/fd")
 	if err != nil {
 		return err
 	}
-	for _, f := range files {
+	for _, f := range open {
 		path, err := os.Readlink(proc + "/fd/" + f.Name())
 		// The runtime gave it the first three; what is no path has no mount.
 		if err != nil || len(f.Name()) == 1 && f.Name() < "3" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "/memfd:") {
