@@ -35,7 +35,20 @@ type heldEntry struct {
 	PodUID       string
 	ResourceName string
 	// DeviceIDs maps NUMA nodes to IDs; before Kubernetes 1.20 it was the list of IDs.
-	DeviceIDs json.RawMessage
+	DeviceIDs heldIDs
+}
+
+// heldIDs are what an entry has, or why that cannot be read: what is broken about a pod is no fault
+// of another one.
+type heldIDs struct {
+	all []string
+	err error
+}
+
+// UnmarshalJSON reads either shape, once for all who ask.
+func (i *heldIDs) UnmarshalJSON(raw []byte) error {
+	i.all, i.err = deviceIDs(raw)
+	return nil
 }
 
 // Checkpoint reads which devices the kubelet's device manager gave to the pod of that
@@ -96,14 +109,13 @@ func (h *Held) Of(podUID string) (map[string][]string, error) {
 		if e.PodUID != podUID {
 			continue
 		}
-		ids, err := deviceIDs(e.DeviceIDs)
-		if err != nil {
+		if err := e.DeviceIDs.err; err != nil {
 			return nil, h.fault(fmt.Errorf("Data.PodDeviceEntries[%d].DeviceIDs: %w", i, err))
 		}
 		if e.ResourceName == "" {
 			return nil, h.fault(fmt.Errorf("Data.PodDeviceEntries[%d].ResourceName is empty", i))
 		}
-		found[e.ResourceName] = append(found[e.ResourceName], ids...)
+		found[e.ResourceName] = append(found[e.ResourceName], e.DeviceIDs.all...)
 	}
 	return Merge(found), nil
 }
@@ -116,10 +128,7 @@ func (h *Held) ByAnother(podUID, resource, id string) bool {
 		return false
 	}
 	for _, e := range h.entries {
-		if e.ResourceName != resource {
-			continue
-		}
-		if ids, err := deviceIDs(e.DeviceIDs); err != nil || !slices.Contains(ids, id) {
+		if e.ResourceName != resource || !slices.Contains(e.DeviceIDs.all, id) {
 			continue
 		}
 		if e.PodUID == podUID {

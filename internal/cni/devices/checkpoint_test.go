@@ -131,6 +131,25 @@ func TestBrokenCheckpoint(t *testing.T) {
 	})
 }
 
+// TestByAnother: a device is compared with all of the node's, so the file's IDs are read once and for
+// all; what cannot be read of another pod says nothing.
+func TestByAnother(t *testing.T) {
+	held, err := devices.ReadCheckpoint(kubelet(t, entries(
+		entry("uid-2", "r", `{"0":["a","b"]}`), entry("uid-3", "r", `["c",""]`), entry("uid-1", "r", `["b"]`), entry("uid-2", "other", `["d"]`),
+	)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]bool{"a": true, "b": false, "c": false, "d": false} {
+		if got := held.ByAnother("uid-1", "r", id); got != want {
+			t.Errorf("device %s is another's: %t", id, got)
+		}
+	}
+	if n := testing.AllocsPerRun(10, func() { held.ByAnother("uid-1", "r", "a") }); n != 0 {
+		t.Errorf("a comparison takes %v allocations: something is read again", n)
+	}
+}
+
 func TestMerge(t *testing.T) {
 	a := map[string][]string{"vf": {"b", "a"}, "x": nil}
 	got := devices.Merge(a, nil, map[string][]string{"vf": {"a", "c"}, "gpu": {"g"}})
