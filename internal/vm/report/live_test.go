@@ -29,6 +29,7 @@ import (
 	v1 "kubevirt.io/api/core/v1"
 
 	"github.com/weftnet/weft/internal/kube/kubetest"
+	"github.com/weftnet/weft/internal/vm/bundle"
 	"github.com/weftnet/weft/internal/vm/libvirttest"
 	"github.com/weftnet/weft/internal/vm/source"
 	"github.com/weftnet/weft/vmistatus"
@@ -426,6 +427,43 @@ func TestObserve(t *testing.T) {
 	}
 	if _, err := r.Record(t.Context(), "ns", "none"); err == nil {
 		t.Error("a machine that there is not is recorded")
+	}
+}
+
+// A recorded machine gives, replayed, what is reported of it: also where the launcher's network-status
+// stands in for files that nobody writes.
+func TestRecordReplays(t *testing.T) {
+	g := newRig(t, 1)
+	for name, publish := range map[string]bool{"observe": false, "publish": true} {
+		t.Run(name, func(t *testing.T) {
+			r, stop := g.start(t, publish, func(r *Reporter) {
+				pods := r.cfg.Pods
+				r.cfg.Pods = func(uid string) (Pod, bool) {
+					p, ok := pods(uid)
+					p.NetworkStatus = `[{"name":"kindnet","interface":"eth0","ips":["10.244.0.9"],"default":true}]`
+					return p, ok
+				}
+			})
+			defer stop()
+			g.readSince(t, r, time.Time{})
+			text, err := r.Record(t.Context(), "ns", machineName(0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := bundle.Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var reported []vmistatus.Interface
+			for _, i := range r.VMIs()[0].Interfaces {
+				reported = append(reported, i.Interface)
+			}
+			want := map[bool]string{false: "10.0.0.5", true: "10.244.0.9"}[publish]
+			replayed := b.Replay(false).Interfaces
+			if d := cmp.Diff(reported, replayed); d != "" || replayed[0].IP != want {
+				t.Errorf("%s, want %s; (-reported +replayed):\n%s", replayed[0].IP, want, d)
+			}
+		})
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,16 +32,16 @@ func (r *Reporter) Record(ctx context.Context, namespace, name string) (json.Raw
 	whole := *vmi
 	whole.TypeMeta = metav1.TypeMeta{APIVersion: v1.GroupVersion.String(), Kind: "VirtualMachineInstance"}
 	b := bundle.Bundle{VMI: &whole, Policy: r.cfg.Policy, PodCache: map[string]bundle.PodFile{}}
-	for _, i := range vmi.Spec.Domain.Devices.Interfaces {
-		read, err := r.cfg.Cache.Read(vmi.UID, i.Name)
-		switch {
-		case err == nil:
-			b.PodCache[i.Name] = bundle.PodFile{PodIP: read.PodIP, PodIPs: read.PodIPs}
-		case !errors.Is(err, fs.ErrNotExist):
-			b.PodCache[i.Name] = bundle.PodFile{Error: err.Error()}
+	pod, ok := r.launcher(vmi)
+	// What stands in for files that are not there belongs to it: a replay has to give what is reported.
+	for network, read := range r.input(vmi, pod).PodCache {
+		file := bundle.PodFile{PodIP: read.PodIP, PodIPs: read.PodIPs}
+		if read.Err != nil {
+			file.Error = read.Err.Error()
 		}
+		b.PodCache[network] = file
 	}
-	if pod, ok := r.launcher(vmi); ok {
+	if ok {
 		b.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID),
 			Annotations: map[string]string{vmistatus.NetworkStatusAnnotation: pod.NetworkStatus},

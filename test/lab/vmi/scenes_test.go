@@ -5,8 +5,15 @@ package vmi_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/weftnet/weft/test/lab"
 	"github.com/weftnet/weft/test/lab/guest"
@@ -170,10 +177,40 @@ func (s scenes) record(t *testing.T, namespace string) {
 			t.Errorf("the bundle has no %s:\n%s", part, out)
 		}
 	}
+	shown, err := s.agent.get(t)()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(shown.Interfaces, replayed(t, out)); d != "" {
+		t.Errorf("what was recorded gives another status (-shown +replayed):\n%s", d)
+	}
+	out, err = weft(t, "vmi", "record", namespace+"/"+name, "--socket", s.agent.socket, "--anonymize")
+	if err != nil || strings.Contains(out, "10.244.0.9") {
+		t.Errorf("with pseudonyms (%v):\n%s", err, out)
+	}
+	names := cmpopts.IgnoreFields(entry{}, "MAC", "IP", "IPs")
+	if d := cmp.Diff(shown.Interfaces, replayed(t, out), names); d != "" {
+		t.Errorf("with pseudonyms it gives another status (-shown +replayed):\n%s", d)
+	}
 	out, err = weft(t, "explain", "vmi", namespace+"/"+name, "--socket", s.agent.socket)
 	if !strings.Contains(out, "eth0") {
 		t.Errorf("explain says (%v):\n%s", err, out)
 	}
+}
+
+// replayed is the status that a bundle gives.
+func replayed(t *testing.T, bundle string) []entry {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "bundle.yaml")
+	if err := os.WriteFile(file, []byte(bundle), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := weft(t, "vmi", "replay", "-f", file, "-o", "json")
+	var m machine
+	if err := errors.Join(err, json.Unmarshal([]byte(out), &m)); err != nil {
+		t.Fatalf("replay: %v: %s", err, out)
+	}
+	return m.Interfaces
 }
 
 // agentAway stops the guest's agent until its data is dropped, which takes a minute. What libvirt
