@@ -17,10 +17,6 @@ import (
 	"github.com/weftnet/weft/internal/cni/selection"
 )
 
-// settle is how long after a change the pods are looked at: several come together, and a pod
-// that was made a moment ago is not seen half.
-const settle = 500 * time.Millisecond
-
 // plugged is what is kept of a pod's sandbox between two looks.
 type plugged struct {
 	rest
@@ -38,29 +34,7 @@ func (k *Keeper) Plugs() map[string]uint64 {
 }
 
 // RunPlug has running pods follow their annotations until ctx ends.
-func (k *Keeper) RunPlug(ctx context.Context) error {
-	select {
-	case <-k.opts.Records.Synced():
-	case <-ctx.Done():
-		return nil
-	}
-	ticker := time.NewTicker(lookEvery)
-	defer ticker.Stop()
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-k.wake:
-			pause.Reset(settle)
-		case <-pause.C:
-			k.follow(ctx)
-		case <-ticker.C:
-			k.follow(ctx)
-		}
-	}
-}
+func (k *Keeper) RunPlug(ctx context.Context) error { return k.every(ctx, k.wake, k.follow) }
 
 // follow gives an order for every pod whose annotation asks for other networks than its
 // newest sandbox has, unless it rests.

@@ -40,6 +40,9 @@ import (
 const (
 	// lookEvery is how often all records are looked at.
 	lookEvery = 10 * time.Second
+	// settle is how long after a change the pods are looked at: several come together, and a pod
+	// that was made a moment ago is not seen half.
+	settle = 500 * time.Millisecond
 	// firstRest and lastRest bound how long a record rests after an order that came to
 	// nothing; it doubles from one to the other.
 	firstRest = 10 * time.Second
@@ -134,7 +137,11 @@ func (k *Keeper) Resting() []Resting {
 }
 
 // Run looks for orphans until ctx ends.
-func (k *Keeper) Run(ctx context.Context) error {
+func (k *Keeper) Run(ctx context.Context) error { return k.every(ctx, nil, k.look) }
+
+// every has the records looked at once all of them have been read, every lookEvery, and settle after
+// the last of several wakes; nil never wakes.
+func (k *Keeper) every(ctx context.Context, wake <-chan struct{}, look func(context.Context)) error {
 	select {
 	case <-k.opts.Records.Synced():
 	case <-ctx.Done():
@@ -142,12 +149,18 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
 	for {
-		k.look(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-wake:
+			pause.Reset(settle)
+		case <-pause.C:
+			look(ctx)
 		case <-ticker.C:
+			look(ctx)
 		}
 	}
 }
