@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
 	"github.com/weftnet/weft/test/lab"
 )
@@ -91,5 +92,23 @@ func TestNetworkAttachmentDefinitionRefused(t *testing.T) {
 	_, err := nads(t, lab.Namespace(t)).Create(t.Context(), object, metav1.CreateOptions{})
 	if !apierrors.IsInvalid(err) {
 		t.Errorf("create a NAD whose config is an object: %v, want invalid", err)
+	}
+}
+
+// A cluster is there before its default roles are; who is no administrator waits for them, and
+// then has them.
+func TestDefaultRoles(t *testing.T) {
+	cp := lab.Cluster(t)
+	if err := cp.DefaultRoles(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	somebody := cp.Config()
+	somebody.Impersonate = rest.ImpersonationConfig{UserName: "somebody", Groups: []string{"system:authenticated"}}
+	client, err := discovery.NewDiscoveryClientForConfig(somebody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.ServerGroups(); err != nil {
+		t.Errorf("discovery by somebody: %v", err)
 	}
 }

@@ -163,6 +163,9 @@ func (n *draNode) issue() string {
 	n.atEnd("the agent's pod", func(ctx context.Context) error {
 		return pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
 	})
+	if err := lab.Cluster(n.t).DefaultRoles(n.t.Context()); err != nil {
+		n.t.Fatal(err)
+	}
 	request, err := n.kube.CoreV1().ServiceAccounts(agentNamespace).CreateToken(n.t.Context(), agentAccount, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}},
 	}, metav1.CreateOptions{})
