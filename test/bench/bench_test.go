@@ -84,7 +84,7 @@ func TestQuantile(t *testing.T) {
 
 // good is a report whose every promise is kept, by a hair.
 func good() *report {
-	return &report{
+	r := &report{
 		binaries: []binary{{"weft-cni", maxPluginBytes}, {"weft-planner", 1 << 30}},
 		memories: []agentMemory{{100, 100, 25<<20 - 1, 10<<20 - 1}, {250, 1000, 45<<20 - 1, 10<<20 - 1}},
 		peaks:    []peak{{"ADD", maxPeakBytes}, {"DEL", 1 << 30}},
@@ -99,6 +99,28 @@ func good() *report {
 			{delegates: 8, record: 2, add: 10, del: 1, exchanges: 10, apiAdd: 30, apiDel: 1, plainFloor: 4, plainAdd: 3, addRequests: 2, agentAdd: 3, agentAddWrites: 1},
 		},
 	}
+	for _, p := range driverPromises() {
+		m := r.microOf(p)
+		if m == nil {
+			r.micro = append(r.micro, micro{room: p.room, name: p.name, nanos: 1, own: map[string]float64{}})
+			m = r.microOf(p)
+		}
+		if p.unit == "" {
+			m.nanos = float64(p.within)
+		} else {
+			m.own[p.unit] = p.most
+		}
+	}
+	return r
+}
+
+func (r *report) microOf(p driverPromise) *micro {
+	for i, m := range r.micro {
+		if m.room == p.room && m.name == p.name {
+			return &r.micro[i]
+		}
+	}
+	return nil
 }
 
 func TestTargets(t *testing.T) {
@@ -129,6 +151,14 @@ func TestTargets(t *testing.T) {
 		spoils["more "+unit] = func(r *report) { r.micro[2].own[unit]++ }
 		spoils["no "+unit] = func(r *report) { delete(r.micro[2].own, unit) }
 	}
+	for _, p := range driverPromises() {
+		if p.unit == "" {
+			spoils["more: "+p.what] = func(r *report) { r.microOf(p).nanos++ }
+			continue
+		}
+		spoils["more: "+p.what] = func(r *report) { r.microOf(p).own[p.unit]++ }
+		spoils["not measured: "+p.what] = func(r *report) { delete(r.microOf(p).own, p.unit) }
+	}
 	for name, spoil := range spoils {
 		r := good()
 		spoil(r)
@@ -143,8 +173,8 @@ func TestTargets(t *testing.T) {
 		}
 	}
 	r := good()
-	r.samples = nil
-	for i, target := range r.targets()[:8] {
+	r.samples, r.micro = nil, nil
+	for i, target := range append(r.targets()[:8], r.driverTargets()...) {
 		if target.reached {
 			t.Errorf("without a sample promise %d is reached: %+v", i, target)
 		}

@@ -142,7 +142,8 @@ func (r *report) targets() []target {
 			out = append(out, target{"weft-cni's own memory in that ADD (VmHWM)", "≤ " + mib(maxPeakBytes), mib(p.bytes), p.bytes <= maxPeakBytes})
 		}
 	}
-	return append(out, r.microTargets()...)
+	out = append(out, r.microTargets()...)
+	return append(out, r.driverTargets()...)
 }
 
 // microTargets are those of the packages' own benchmarks.

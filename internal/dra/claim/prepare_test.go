@@ -372,14 +372,47 @@ func TestManyPreparesSideBySide(t *testing.T) { // T-37
 	})
 }
 
+// eight is a claim of as many devices.
+func (r *rig) eight() *resourceapi.ResourceClaim {
+	var found []device.Device
+	var all []int
+	for i := range 8 {
+		found, all = append(found, vf(i)), append(all, i)
+	}
+	r.rows.OnDevices(device.SRIOV)(found)
+	claim := newClaim("c1", "p1", nil, all...)
+	r.api.add(claim)
+	return claim
+}
+
 func TestPrepareEightDevicesWritesOnce(t *testing.T) {
 	r := newRig(t)
-	claim := newClaim("c1", "p1", nil, 0, 1, 2, 3)
-	r.api.add(claim)
+	claim := r.eight()
 	r.mustPrepare(t, claim)
-	if r.api.writes != 1 || len(r.api.devices(claim)) != vfs {
+	if r.api.writes != 1 || len(r.api.devices(claim)) != 8 {
 		t.Errorf("%d writes, status %v", r.api.writes, r.api.devices(claim))
 	}
+}
+
+// BenchmarkPrepareEightDevices is with a journal that is synced, and devices and an API that are not
+// real. Its writes of the status are at most one a claim.
+func BenchmarkPrepareEightDevices(b *testing.B) {
+	r := newRig(b)
+	claim := r.eight()
+	prepared := 0
+	for b.Loop() {
+		r.mustPrepare(b, claim)
+		prepared++
+		b.StopTimer()
+		if err := r.unprepare(b, claim); err != nil {
+			b.Fatal(err)
+		}
+		r.api.set(func() {
+			r.api.claims[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}].Status.Devices = nil
+		})
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(r.api.writes)/float64(prepared), "writes/claim")
 }
 
 // A claim that was deallocated and allocated anew, without an Unprepare, gets its new devices.
