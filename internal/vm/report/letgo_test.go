@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"weak"
 
 	"github.com/google/go-cmp/cmp"
@@ -147,6 +148,7 @@ func TestPodIsLetGo(t *testing.T) {
 			before := holds(t)
 			g.noPods.Store(false)
 			r.PodChanged(machineName(0))
+			g.readSince(t, r, time.Time{})
 			g.settled(t, r)
 			w := r.weakly(c.watched)
 			if d := cmp.Diff([]string{"descriptor", "goroutine", "memory"}, before.kept(t, w)); d != "" {
