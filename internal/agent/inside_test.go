@@ -17,6 +17,7 @@ import (
 	"github.com/weftnet/weft/internal/agent"
 	"github.com/weftnet/weft/internal/agent/config"
 	"github.com/weftnet/weft/internal/host/logs"
+	"github.com/weftnet/weft/internal/host/logs/logstest"
 )
 
 // TestInside: the agent in this process, so that the race detector sees it, asked from all
@@ -31,7 +32,7 @@ func TestInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := goleak.IgnoreCurrent()
-	log := &output{}
+	log := &logstest.Buffer{}
 	a, err := agent.New(cfg, "v0", logs.New(log, slog.LevelDebug, "json"))
 	if err != nil {
 		t.Fatal(err)

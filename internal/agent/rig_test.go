@@ -4,7 +4,6 @@
 package agent_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +20,7 @@ import (
 	"github.com/weftnet/weft/internal/agent/debug"
 	"github.com/weftnet/weft/internal/host/kernel"
 	"github.com/weftnet/weft/internal/host/kernel/kerneltest"
+	"github.com/weftnet/weft/internal/host/logs/logstest"
 	"github.com/weftnet/weft/internal/kube/kubetest"
 	"github.com/weftnet/weft/test/binaries"
 )
@@ -52,26 +51,8 @@ type rig struct {
 // process is a running weft-agent.
 type process struct {
 	cmd   *exec.Cmd
-	log   *output
+	log   *logstest.Buffer
 	ended chan error
-}
-
-// output may be read while a process writes it.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
 }
 
 func newRig(t *testing.T) *rig {
@@ -189,7 +170,7 @@ func (r *rig) command(args ...string) *exec.Cmd {
 // start starts the agent and waits until its planner answers.
 func (r *rig) start() *process {
 	r.t.Helper()
-	p := &process{cmd: r.command(), log: &output{}, ended: make(chan error, 1)}
+	p := &process{cmd: r.command(), log: &logstest.Buffer{}, ended: make(chan error, 1)}
 	p.cmd.Stderr = p.log
 	if err := p.cmd.Start(); err != nil {
 		r.t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 
+	"github.com/weftnet/weft/internal/host/logs/logstest"
 	"github.com/weftnet/weft/internal/kube/kubetest"
 	"github.com/weftnet/weft/internal/kube/rest"
 )
@@ -45,29 +46,11 @@ type rig struct {
 	*Cluster
 	t    *testing.T
 	s    *kubetest.Server
-	logs *buffer
+	logs *logstest.Buffer
 	stop func() // and wait
 
 	mu   sync.Mutex
 	told []Ref
-}
-
-// buffer is a log that may be read while it is written.
-type buffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 func start(t *testing.T, s *kubetest.Server, edit func(cluster, user map[string]any)) *rig {
@@ -77,7 +60,7 @@ func start(t *testing.T, s *kubetest.Server, edit func(cluster, user map[string]
 
 func startWith(t *testing.T, s *kubetest.Server, edit func(cluster, user map[string]any), before func(*Cluster)) *rig {
 	t.Helper()
-	r := &rig{t: t, s: s, logs: &buffer{}}
+	r := &rig{t: t, s: s, logs: &logstest.Buffer{}}
 	c, err := New(Config{NodeName: "n1", Kubeconfig: s.Kubeconfig(edit)}, slog.New(slog.NewTextHandler(r.logs, nil)))
 	if err != nil {
 		t.Fatal(err)

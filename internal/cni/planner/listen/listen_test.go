@@ -4,7 +4,6 @@
 package listen
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +24,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/wire"
+	"github.com/weftnet/weft/internal/host/logs/logstest"
 )
 
 // askEnv makes the test's program a plugin that asks at the socket that it names.
@@ -69,31 +69,14 @@ func echo(_ context.Context, req wire.Request) wire.Response {
 type rig struct {
 	*Server
 	t    *testing.T
-	logs *buffer
+	logs *logstest.Buffer
 	stop func() error // and wait
-}
-
-type buffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 // start runs a server at path until stop, or the test's end.
 func start(t *testing.T, path string, handle Handle, edit func(*Server)) *rig {
 	t.Helper()
-	r := &rig{t: t, logs: &buffer{}}
+	r := &rig{t: t, logs: &logstest.Buffer{}}
 	s, err := New(path, 0o600, handle, slog.New(slog.NewTextHandler(r.logs, nil)))
 	if err != nil {
 		t.Fatal(err)
