@@ -12,7 +12,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 
 	"github.com/weftnet/weft/test/lab"
 )
@@ -35,8 +38,8 @@ var helmTrial = []string{ //nolint:gochecknoglobals // a constant that Go has no
 }
 
 // The chart as docs/install.md says: installed by Helm with the network driver, both agent and
-// operator have it; an upgrade replaces the agents and no pod notices; values that the chart does
-// not know change nothing; after the removal the definitions, the networks and what the nodes
+// operator have it; an upgrade, also of what the agent reports machines by, replaces the agents and no pod notices,
+// and is taken back by a rollback; values that the chart does not know change nothing; after the removal the definitions, the networks and what the nodes
 // need stay, and pods that run can be deleted.
 func TestHelm(t *testing.T) {
 	r := newRig(t)
@@ -68,7 +71,9 @@ func TestHelm(t *testing.T) {
 	r.step("the driver is on in operator and agent, a pod is attached")
 
 	r.refused()
+	first := r.deployed()
 	r.upgraded(before)
+	r.rolledBack(before, first)
 	r.uninstalled(before)
 }
 
@@ -136,10 +141,14 @@ func (r *rig) upgraded(running *corev1.Pod) {
 		r.t.Errorf("the definitions cannot be upgraded as docs/install.md says: %v", err)
 	}
 	links, agent := r.links(running), r.agentPID()
-	r.helm("upgrade", "--reuse-values", "--set=agent.config.log.level=debug", "--set=upkeep.enabled=true")
+	r.helm("upgrade", "--reuse-values", "--set=agent.config.log.level=debug", "--set=upkeep.enabled=true", "--set=vmi.mode=observe")
 	r.agentReady()
 	if r.agentPID() == agent {
 		r.t.Error("the agent was not replaced")
+	}
+	config := r.agentConfig()
+	if mode, _, _ := unstructured.NestedString(config, "vmi", "mode"); mode != "observe" {
+		r.t.Errorf("vmi.mode of the agent's configuration is %q", mode)
 	}
 	set, err := r.kube.AppsV1().DaemonSets(agentNamespace).Get(r.t.Context(), agentName, metav1.GetOptions{})
 	if err != nil {
@@ -152,15 +161,79 @@ func (r *rig) upgraded(running *corev1.Pod) {
 		!slices.Contains(set.Spec.Template.Spec.Containers[0].Args, "--enable-network-driver") {
 		r.t.Errorf("the agent has not what was set now and before: %+v", set.Spec.Template.Spec)
 	}
+	r.same(running, links)
+	r.create("after", "bridge")
+	r.hasNetworks(r.running("after"), 1)
+	r.step("upgraded, and a pod from before runs as it did")
+}
+
+// same checks that a pod that runs noticed nothing.
+func (r *rig) same(running *corev1.Pod, links map[string]link) {
+	r.t.Helper()
 	if diff := cmp.Diff(links, r.links(running)); diff != "" {
 		r.t.Errorf("the interfaces of a pod that runs changed: %s", diff)
 	}
 	if now := r.get(running.Name); now.Status.ContainerStatuses[0].RestartCount != 0 || now.UID != running.UID {
 		r.t.Error("a pod that runs was started anew")
 	}
-	r.create("after", "bridge")
-	r.hasNetworks(r.running("after"), 1)
-	r.step("upgraded, and a pod from before runs as it did")
+}
+
+// deployed is what a release makes of its values, but for what the API server adds with time.
+type deployed struct {
+	Agent  corev1.PodSpec
+	Config map[string]any
+	Rules  []rbacv1.PolicyRule
+}
+
+func (r *rig) deployed() deployed {
+	r.t.Helper()
+	set, err := r.kube.AppsV1().DaemonSets(agentNamespace).Get(r.t.Context(), agentName, metav1.GetOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	role, err := r.kube.RbacV1().ClusterRoles().Get(r.t.Context(), agentName, metav1.GetOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return deployed{set.Spec.Template.Spec, r.agentConfig(), role.Rules}
+}
+
+// agentConfig is the configuration that the agents have.
+func (r *rig) agentConfig() map[string]any {
+	r.t.Helper()
+	object, err := r.kube.CoreV1().ConfigMaps(agentNamespace).Get(r.t.Context(), agentName, metav1.GetOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var config map[string]any
+	if err := yaml.Unmarshal([]byte(object.Data["agent.yaml"]), &config); err != nil {
+		r.t.Fatal(err)
+	}
+	return config
+}
+
+// rolledBack takes the upgrade back: everything is as the first revision made it, and pods of both run on.
+func (r *rig) rolledBack(running *corev1.Pod, first deployed) {
+	r.t.Helper()
+	links, agent := r.links(running), r.agentPID()
+	if cmp.Equal(first, r.deployed()) {
+		r.t.Error("the upgrade changed nothing that a rollback could take back")
+	}
+	if _, err := r.cp.Helm(r.t.Context(), "rollback", "weft", "1", "--namespace="+agentNamespace, "--wait", "--timeout=3m"); err != nil {
+		r.t.Fatal(err)
+	}
+	r.agentReady()
+	if r.agentPID() == agent {
+		r.t.Error("the agent was not replaced")
+	}
+	if diff := cmp.Diff(first, r.deployed()); diff != "" {
+		r.t.Errorf("after the rollback it is not as it was (-before +after):\n%s", diff)
+	}
+	r.same(running, links)
+	r.hasNetworks(r.get("after"), 1)
+	r.create("back", "bridge")
+	r.hasNetworks(r.running("back"), 1)
+	r.step("rolled back, and pods run as they did")
 }
 
 // uninstalled takes the release away while pods run.
@@ -197,7 +270,7 @@ func (r *rig) uninstalled(running *corev1.Pod) {
 	r.create("plain", "")
 	plain := r.running("plain")
 	r.hasNetworks(plain, 0)
-	r.remove("before", "after")
+	r.remove("before", "after", "back")
 	r.wait("nothing to be left of pods that are deleted without an agent", func() error { return r.leftovers(plain) })
 	r.remove("plain")
 	if _, err := r.agentPod(); err == nil {
