@@ -4,7 +4,6 @@
 package api_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,6 +36,7 @@ import (
 	"github.com/weftnet/weft/internal/dra/kubelet/kubelettest"
 	"github.com/weftnet/weft/internal/host/kernel"
 	"github.com/weftnet/weft/internal/host/kernel/kerneltest"
+	"github.com/weftnet/weft/internal/host/logs/logstest"
 	"github.com/weftnet/weft/test/lab"
 )
 
@@ -214,7 +214,7 @@ networkDriver: {enabled: true, kubeletDir: %[3]s, nriSocket: %[3]s/nri.sock, sys
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	var log output
+	var log logstest.Buffer
 	a, err := agent.New(cfg, "v0", slog.New(slog.NewTextHandler(&log, nil)).With("node", n.name))
 	if err != nil {
 		n.t.Fatal(err)
@@ -236,24 +236,6 @@ networkDriver: {enabled: true, kubeletDir: %[3]s, nriSocket: %[3]s/nri.sock, sys
 		})
 	}
 	n.t.Cleanup(n.stop)
-}
-
-// output may be read while an agent writes it.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
 }
 
 // configure writes the node's configuration, and waits until the driver is registered and says that
