@@ -206,11 +206,13 @@ func replayed(t *testing.T, bundle string) []entry {
 		t.Fatal(err)
 	}
 	out, err := weft(t, "vmi", "replay", "-f", file, "-o", "json")
-	var m machine
-	if err := errors.Join(err, json.Unmarshal([]byte(out), &m)); err != nil {
+	var status struct {
+		Interfaces []entry `json:"interfaces"`
+	}
+	if err := errors.Join(err, json.Unmarshal([]byte(out), &status)); err != nil {
 		t.Fatalf("replay: %v: %s", err, out)
 	}
-	return m.Interfaces
+	return status.Interfaces
 }
 
 // agentAway stops the guest's agent until its data is dropped, which takes a minute. What libvirt
