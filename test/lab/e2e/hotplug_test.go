@@ -54,7 +54,7 @@ func (r *rig) hasLinks(name string, want ...string) {
 }
 
 // A running pod gets and loses networks as its annotation changes, through the real plugins; what it keeps
-// is not touched, and what is wrong is told and changes nothing.
+// is not touched, and what is wrong is told and changes nothing. So does the pod of a virtual machine.
 func TestHotPlug(t *testing.T) {
 	r := newRig(t)
 	r.with("upkeep")
@@ -62,12 +62,17 @@ func TestHotPlug(t *testing.T) {
 	r.nad("bridge", bridgeConfig)
 	r.nad("data", dataConfig)
 	r.create("plug", "bridge")
-	r.running("plug")
+	r.create(launcherName, r.launched("bridge"), func(p *corev1.Pod) { p.Labels = map[string]string{"kubevirt.io": "virt-launcher"} })
+	r.running("plug", launcherName)
 	r.hasLinks("plug", "net1")
 	kept := r.address(r.get("plug"), "net1", "10.55.0.")
 	r.ask("plug", "bridge, data@extra0")
 	r.hasLinks("plug", "extra0", "net1")
-	r.step("plugged")
+	r.ask(launcherName, r.launched("bridge", "data"))
+	r.hasLinks(launcherName, "podbridge", "poddata")
+	r.ask(launcherName, r.launched("data"))
+	r.hasLinks(launcherName, "poddata")
+	r.step("plugged, and the pod of a machine as well")
 	r.create("other", "data")
 	r.running("other")
 	if err := r.say(r.get("other"), r.get("plug"), r.address(r.get("plug"), "extra0", "10.56.0."), 10); err != nil {
@@ -82,7 +87,24 @@ func TestHotPlug(t *testing.T) {
 		t.Errorf("net1 had %s, and has %s", kept, now)
 	}
 	r.step("unplugged")
-	r.remove("plug", "other")
+	r.remove("plug", "other", launcherName)
+}
+
+// launcherName is the pod of a virtual machine.
+const launcherName = "virt-launcher-vm-x7k2p"
+
+// launched is the annotation that a launcher has for these networks: KubeVirt names every interface.
+func (r *rig) launched(networks ...string) string {
+	r.t.Helper()
+	var all []map[string]string
+	for _, n := range networks {
+		all = append(all, map[string]string{"name": n, "namespace": r.ns, "interface": "pod" + n})
+	}
+	b, err := json.Marshal(all)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return string(b)
 }
 
 // A pod whose DEL never comes leaves nothing behind for long: its record, its address and its interface go
