@@ -50,6 +50,30 @@ func wantText(t *testing.T, r *Rig, path, want string) {
 	}
 }
 
+// However a NAD has no configuration, its network is the file of its name, also for two NADs of
+// that name; and what was attached is deleted when the file is no more.
+func TestNADWithoutConfig(t *testing.T) {
+	loopback(t)
+	for _, mode := range []Mode{Manifests, Kubeconfig} {
+		for name, spec := range map[string]string{
+			"no spec": "", "null": "null", "nothing in it": "{}", "config null": `{"config":null}`, "config empty": `{"config":""}`,
+			"config blank": `{"config":" \n\t"}`,
+		} {
+			t.Run(string(mode)+", "+name, func(t *testing.T) {
+				r := New(t, mode)
+				withNetworks(r, "neta, other/neta")
+				r.BareNAD("default/neta", spec)
+				r.BareNAD("other/neta", spec)
+				r.Write("conf/10-other.conf", r.Expand(`{"cniVersion":"1.0.0","name":"nete","type":"pc"}`))
+				r.Write("conf/20-list.conflist", r.Expand(`{"cniVersion":"1.0.0","name":"neta","plugins":[{"type":"pb"}]}`))
+				wantAdded(t, r.Call("ADD"), ok1, "pb ADD net1", "pb ADD net2")
+				must(t, os.RemoveAll(r.At("conf")))
+				wantAdded(t, r.Call("DEL"), "pb DEL net2", "pb DEL net1", "pa DEL eth0")
+			})
+		}
+	}
+}
+
 // A link in confDir may lead to a file beside it, and to none outside.
 func TestLinksInConfDir(t *testing.T) {
 	const conf = `{"cniVersion":"1.0.0","name":"neta","type":"pb"}`

@@ -190,6 +190,20 @@ func (r *Rig) NAD(name, config string, annotations map[string]string) {
 	})
 }
 
+// BareNAD makes a NAD with this spec, as JSON; "" is none at all.
+func (r *Rig) BareNAD(name, spec string) {
+	r.T.Helper()
+	ns, name, _ := strings.Cut(name, "/")
+	nad := map[string]any{
+		"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+		"metadata": map[string]any{"namespace": ns, "name": name},
+	}
+	if spec != "" {
+		nad["spec"] = json.RawMessage(spec)
+	}
+	r.object("nad-"+ns+"-"+name, nad)
+}
+
 // Pod makes a pod; more are its further members, such as spec, and may be nil.
 func (r *Rig) Pod(namespace, name, uid string, annotations map[string]string, more map[string]any) {
 	r.T.Helper()
