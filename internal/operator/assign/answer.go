@@ -50,6 +50,11 @@ const maxNamed = 10
 func (t *Table) Changed() (nodes, configs []string) {
 	nodes = slices.Sorted(maps.Keys(t.dirtyNodes))
 	configs = slices.Sorted(maps.Keys(t.dirtyConfigs))
+	for _, name := range nodes {
+		if n := t.nodes[name]; n != nil {
+			n.dirty = false
+		}
+	}
 	clear(t.dirtyNodes)
 	clear(t.dirtyConfigs)
 	for _, c := range t.order {
@@ -66,7 +71,11 @@ func (t *Table) Node(name string) Decision {
 		return d
 	}
 	d.Exists, d.Owner = n.exists, n.owner
-	for _, c := range t.selecting(n) {
+	selecting := t.selecting(n)
+	if len(selecting) > 0 {
+		d.Selecting = make([]Verdict, 0, len(selecting))
+	}
+	for _, c := range selecting {
 		d.Selecting = append(d.Selecting, c.verdict())
 		switch {
 		case c.conflicting && n.owner == c.Name && d.State == Unselected, !c.conflicting && c.wrong != nil:
@@ -80,7 +89,9 @@ func (t *Table) Node(name string) Decision {
 
 // selecting gives the configurations that select a node, in their order.
 func (t *Table) selecting(n *node) []*config {
-	return slices.SortedFunc(slices.Values(n.in), earlier)
+	in := slices.Clone(n.in)
+	slices.SortFunc(in, earlier)
+	return in
 }
 
 func (c *config) verdict() Verdict {
@@ -103,28 +114,35 @@ func (t *Table) Config(name string) (Summary, bool) {
 	s := Summary{Verdict: c.verdict()}
 	switch s.State {
 	case Governed:
-		for n := range c.selected {
+		for n := range t.places.of(c.selected) {
 			s.Nodes = append(s.Nodes, n.name)
 		}
 		slices.Sort(s.Nodes)
 	case Conflicting:
-		s.Message = c.conflict()
+		s.Message = t.conflict(c)
 	case Unselected, Frozen, Wrong:
 	}
 	return s, true
 }
 
 // conflict says what the conflict is about.
-func (c *config) conflict() string {
-	var both []string
-	for n := range c.selected {
-		if _, ok := c.with.selected[n]; ok {
-			both = append(both, n.name)
+func (t *Table) conflict(c *config) string {
+	var first []string // the names that are told, sorted
+	both := 0
+	for n := range t.places.of(c.selected) {
+		if !c.with.selected.has(n.place) {
+			continue
 		}
+		both++
+		if len(first) == maxNamed && n.name > first[maxNamed-1] {
+			continue
+		}
+		at, _ := slices.BinarySearch(first, n.name)
+		first = slices.Insert(first, at, n.name)
+		first = first[:min(len(first), maxNamed)]
 	}
-	slices.Sort(both)
-	text := strings.Join(both[:min(len(both), maxNamed)], ", ")
-	if more := len(both) - maxNamed; more > 0 {
+	text := strings.Join(first, ", ")
+	if more := both - maxNamed; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return fmt.Sprintf("%s goes first and governs nodes that this configuration selects too: %s", c.with.Name, text)

@@ -316,6 +316,22 @@ func answers(table *assign.Table, w world) (all []any) {
 	return all
 }
 
+// TestMessageIsBounded: however many nodes a conflict is about, the first ten are named.
+func TestMessageIsBounded(t *testing.T) {
+	w := world{nodes: map[string]map[string]string{}, configs: map[string]assign.Config{
+		"a": {Name: "a", Created: at(0)}, "b": {Name: "b", Created: at(1), Selector: role("x")},
+	}}
+	for i := range 13 { // one of which only the first selects
+		w.nodes[fmt.Sprintf("n%02d", i)] = map[string]string{"role": map[bool]string{true: "y", false: "x"}[i == 4]}
+	}
+	s, _ := w.table().Config("b")
+	const want = "a goes first and governs nodes that this configuration selects too: " +
+		"n00, n01, n02, n03, n05, n06, n07, n08, n09, n10 and 2 more"
+	if s.Message != want {
+		t.Errorf("%q", s.Message)
+	}
+}
+
 // fleet is 5,000 nodes and 50 configurations, each of which selects its hundred.
 func fleet() world {
 	w := world{nodes: map[string]map[string]string{}, configs: map[string]assign.Config{}}

@@ -58,6 +58,7 @@ func (s State) String() string {
 // Table holds what was said about nodes and configurations.
 type Table struct {
 	nodes   map[string]*node
+	places  places
 	configs map[string]*config
 	order   []*config // by priority
 	ids     int       // those given so far
@@ -68,17 +69,19 @@ type Table struct {
 
 type node struct {
 	name   string
+	place  int
 	exists bool // as a node: otherwise only its configuration is there
 	labels labels.Set
 	owner  string    // the configuration that its node configuration was made by
 	in     []*config // those that select it
+	dirty  bool
 }
 
 type config struct {
 	Config
 	selector    labels.Selector // nil: cannot be read
 	wrong       error
-	selected    map[*node]struct{}
+	selected    set
 	id          int
 	overlap     []int // how many nodes another one, by its id, selects as well
 	dirty       bool
@@ -98,6 +101,7 @@ func (t *Table) node(name string) *node {
 	n := t.nodes[name]
 	if n == nil {
 		n = &node{name: name}
+		t.places.add(n)
 		t.nodes[name] = n
 	}
 	return n
@@ -107,7 +111,7 @@ func (t *Table) node(name string) *node {
 func (t *Table) SetNode(name string, set map[string]string) {
 	n := t.node(name)
 	n.exists, n.labels = true, set
-	t.dirtyNodes[name] = struct{}{}
+	t.touchNode(n)
 	t.reselect(n)
 }
 
@@ -115,7 +119,7 @@ func (t *Table) SetNode(name string, set map[string]string) {
 func (t *Table) DeleteNode(name string) {
 	if n := t.nodes[name]; n != nil {
 		n.exists, n.labels = false, nil
-		t.dirtyNodes[name] = struct{}{}
+		t.touchNode(n)
 		t.reselect(n)
 		t.drop(n)
 	}
@@ -125,7 +129,7 @@ func (t *Table) DeleteNode(name string) {
 // there is none, or it was written by hand.
 func (t *Table) SetOwner(name, owner string) {
 	n := t.node(name)
-	t.dirtyNodes[name] = struct{}{}
+	t.touchNode(n)
 	if n.owner != owner {
 		n.owner = owner
 		t.reselect(n)
@@ -137,6 +141,7 @@ func (t *Table) SetOwner(name, owner string) {
 func (t *Table) drop(n *node) {
 	if !n.exists && n.owner == "" {
 		delete(t.nodes, n.name)
+		t.places.remove(n)
 	}
 }
 
@@ -163,7 +168,7 @@ func (t *Table) SetConfig(in Config) {
 
 // newConfig gives a configuration an id, and every other one room to count its overlap with it.
 func (t *Table) newConfig() *config {
-	c := &config{selected: map[*node]struct{}{}}
+	c := &config{}
 	if last := len(t.free) - 1; last >= 0 {
 		c.id, t.free = t.free[last], t.free[:last]
 	} else {
@@ -199,7 +204,7 @@ func (t *Table) DeleteConfig(name string) {
 		return
 	}
 	t.touch(c)
-	for n := range c.selected {
+	for n := range t.places.of(c.selected) {
 		t.selects(c, n, false)
 	}
 	delete(t.configs, name)
@@ -208,7 +213,7 @@ func (t *Table) DeleteConfig(name string) {
 	t.dirtyConfigs[name] = struct{}{}
 	for _, n := range t.nodes {
 		if n.owner == name {
-			t.dirtyNodes[n.name] = struct{}{}
+			t.touchNode(n)
 		}
 	}
 	t.judge()
@@ -237,15 +242,14 @@ func (t *Table) reselect(n *node) {
 
 // selects notes whether a configuration selects a node, and what that overlaps with.
 func (t *Table) selects(c *config, n *node, yes bool) (changed bool) {
-	if _, was := c.selected[n]; was == yes {
+	if c.selected.has(n.place) == yes {
 		return false
 	}
+	c.selected.put(n.place, yes)
 	step := -1
 	if yes {
 		step = 1
-		c.selected[n] = struct{}{}
 	} else {
-		delete(c.selected, n)
 		n.in = slices.DeleteFunc(n.in, func(o *config) bool { return o == c })
 	}
 	for _, o := range n.in {
@@ -256,9 +260,17 @@ func (t *Table) selects(c *config, n *node, yes bool) (changed bool) {
 	if yes {
 		n.in = append(n.in, c)
 	}
-	t.dirtyNodes[n.name] = struct{}{}
+	t.touchNode(n)
 	t.mark(c)
 	return true
+}
+
+// touchNode notes that the answer about a node may have changed.
+func (t *Table) touchNode(n *node) {
+	if !n.dirty {
+		n.dirty = true
+		t.dirtyNodes[n.name] = struct{}{}
+	}
 }
 
 // mark notes that the answer about a configuration may have changed.
@@ -271,8 +283,8 @@ func (t *Table) mark(c *config) {
 
 // touch marks the nodes of a configuration.
 func (t *Table) touch(c *config) {
-	for n := range c.selected {
-		t.dirtyNodes[n.name] = struct{}{}
+	for n := range t.places.of(c.selected) {
+		t.touchNode(n)
 	}
 }
 
