@@ -38,6 +38,9 @@ func TestNetworkDriver(t *testing.T) {
 	if log := r.agent.log.String(); !strings.Contains(log, "kubelet knows the driver") {
 		t.Error(log)
 	}
+	if n := r.server.Count("watch", "resourceclaims"); n != 0 {
+		t.Errorf("the agent follows the cluster's claims, %d times", n)
+	}
 }
 
 // TestDriverAlone: without the CNI part nothing is published and nobody plans, and the agent is ready.

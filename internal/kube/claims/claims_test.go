@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -241,6 +242,51 @@ status:
 	if server.Count("list", "resourceclaims") != lists || server.Count("get", "resourceclaims") != 2 {
 		t.Error("claims were read that have no such device")
 	}
+}
+
+// TestOthersClaimsAreNotKept: the claims of other nodes are looked at once, when it is asked for, and
+// neither kept nor followed: an agent's memory does not grow with them.
+func TestOthersClaimsAreNotKept(t *testing.T) {
+	const others, size, most = 400, 8 << 10, 1 << 20
+	server := kubetest.New(t)
+	api := claims.New(clientset(t, server), "n1")
+	ask := func() any {
+		t.Helper()
+		found, still, err := api.Elsewhere(t.Context(), "d")
+		if err != nil {
+			t.Fatal(err)
+		}
+		own, pods, err := api.OfNode(t.Context())
+		if err != nil || len(own) != 0 || len(found) != 0 {
+			t.Fatalf("%d claims, devices %v, %v", len(own), found, err)
+		}
+		return []any{found, still, own, pods}
+	}
+	ask() // what the connection takes
+	for i := range others {
+		server.Apply(fmt.Sprintf(`{"kind":"ResourceClaim","metadata":{"name":"c%d"},"status":{
+			"allocation":{"nodeSelector":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["n2"]}]}]},
+			"devices":{"results":[{"request":"r","driver":"d","pool":"p","device":"dev%d"}]}},
+			"devices":[{"driver":"d","pool":"p","device":"dev%d","data":{"x":%q}}]}}`, i, i, i, strings.Repeat("x", size)))
+	}
+	before := heap()
+	kept := ask()
+	if grown := heap() - before; grown > most {
+		t.Errorf("%d claims of another node, of %d bytes each, are %d bytes in memory afterwards", others, size, grown)
+	}
+	runtime.KeepAlive(kept)
+	runtime.KeepAlive(server)
+	if n := server.Count("watch", "resourceclaims"); n != 0 {
+		t.Errorf("claims are followed %d times", n)
+	}
+}
+
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // what pools held
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 func TestEvents(t *testing.T) {
