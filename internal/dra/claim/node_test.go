@@ -222,6 +222,9 @@ func (n *wholeNode) check(rt *rapid.T) {
 			}
 			vf := slices.IndexFunc([]int{0, 1, 2, 3}, func(id int) bool { return deviceName(id) == r.Device })
 			got, err := n.machine.VF(nodePF, vf)
+			if errors.Is(err, kernel.ErrNoLink) { // who looks is told that, too
+				continue
+			}
 			if err != nil || got.VLAN != 10*(i+1)+j {
 				rt.Fatalf("claim %s is prepared, and VF %d is %+v, %v", c.Name, vf, got, err)
 			}
@@ -280,7 +283,7 @@ func (n *wholeNode) stranger(rt *rapid.T) {
 }
 
 // T-68: pods and claims come and go, claims are shared, the agent dies, also in the middle of a
-// hand-over, hardware refuses and is renamed, in any order. A device is of one claim, what is prepared
+// hand-over, hardware refuses, goes for a while and is renamed, in any order. A device is of one claim, what is prepared
 // is set up, what is handed over is in the pod, and when all is over the host is as it began.
 func TestWholeNodeInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -305,6 +308,11 @@ func TestWholeNodeInAnyOrder(t *testing.T) {
 			},
 			"renamed": func(rt *rapid.T) {
 				n.machine.RenamePF(nodePF, rapid.SampledFrom([]string{"ens1f0", "enp3s0"}).Draw(rt, "name"))
+			},
+			"flap": func(rt *rapid.T) { // the PF has no link for a while
+				gone, times := fmt.Errorf("%s: %w", injected, kernel.ErrNoLink), rapid.IntRange(1, 4).Draw(rt, "times")
+				n.machine.Fail("VF", gone, times)
+				n.machine.Fail("SetVF", gone, times)
 			},
 			"dies":     func(rt *rapid.T) { n.dies(rt, pod.Draw(rt, "pod")) },
 			"share":    func(rt *rapid.T) { n.share(pod.Draw(rt, "pod")) },
@@ -334,7 +342,7 @@ func TestWholeNodeInAnyOrder(t *testing.T) {
 
 // mend ends the faults that were not met.
 func (n *wholeNode) mend() {
-	for _, call := range []string{"Move", "SetVF", "Restore", "Rename", "SetUp", "Links"} {
+	for _, call := range []string{"Move", "VF", "SetVF", "Restore", "Rename", "SetUp", "Links"} {
 		n.machine.Fail(call, nil)
 	}
 }

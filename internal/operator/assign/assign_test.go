@@ -332,6 +332,31 @@ func TestMessageIsBounded(t *testing.T) {
 	}
 }
 
+// TestClockSkew: only the timestamps count, not who was seen first, nor what time it is here. One that
+// comes later and is older, as from a server whose clock is behind, goes first.
+func TestClockSkew(t *testing.T) {
+	ahead := time.Now().Add(365 * 24 * time.Hour)
+	table := world{nodes: map[string]map[string]string{"n1": nil}, configs: map[string]assign.Config{
+		"ahead": {Name: "ahead", Created: ahead},
+	}}.table()
+	if d := table.Node("n1"); d.State != assign.Governed || d.Config != "ahead" {
+		t.Errorf("alone, one of the future has %+v", d)
+	}
+	table.Changed()
+	table.SetConfig(assign.Config{Name: "behind", Created: time.Time{}})
+	nodes, configs := table.Changed()
+	if d := table.Node("n1"); d.Config != "behind" || !slices.Equal(nodes, []string{"n1"}) || !slices.Equal(configs, []string{"ahead", "behind"}) {
+		t.Errorf("the older one came: %+v, changed are %q, %q", d, nodes, configs)
+	}
+	if s, _ := table.Config("ahead"); s.State != assign.Conflicting || s.With != "behind" {
+		t.Errorf("the other one is %+v", s)
+	}
+	table.DeleteConfig("behind")
+	if d := table.Node("n1"); d.Config != "ahead" {
+		t.Errorf("the older one went: %+v", d)
+	}
+}
+
 // fleet is 5,000 nodes and 50 configurations, each of which selects its hundred.
 func fleet() world {
 	w := world{nodes: map[string]map[string]string{}, configs: map[string]assign.Config{}}
