@@ -23,21 +23,25 @@ func driverCases() (all []string) {
 			all = append(all, fmt.Sprint("T-", n))
 		}
 	}
+	for n := 1; n <= 10; n++ {
+		all = append(all, fmt.Sprint("I", n))
+	}
 	return all
 }
 
-// TestDriverCases: docs/conformance-dra.md has each case once, in order, and every test that it names
-// exists.
+// TestDriverCases: docs/conformance-dra.md has each case and then each invariant once, in order, and
+// every test that it names exists.
 func TestDriverCases(t *testing.T) {
 	page, err := os.ReadFile("docs/conformance-dra.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var cases []string
+	numbered := regexp.MustCompile("^ (T-|I)[0-9]+ $")
 	named := regexp.MustCompile("`([a-z0-9/]+)[.](Test[A-Za-z0-9]+)`")
 	for line := range strings.Lines(string(page)) {
 		cells := strings.Split(line, "|")
-		if len(cells) < 3 || !strings.HasPrefix(cells[1], " T-") {
+		if len(cells) < 3 || !numbered.MatchString(cells[1]) {
 			continue
 		}
 		name := strings.TrimSpace(cells[1])
@@ -54,6 +58,15 @@ func TestDriverCases(t *testing.T) {
 	}
 	if want := driverCases(); !slices.Equal(cases, want) {
 		t.Errorf("the page has %q\nwant %q", cases, want)
+	}
+}
+
+// TestHooksAskNobody: what the runtime's hooks run cannot ask the API server, since it has no client.
+func TestHooksAskNobody(t *testing.T) {
+	for dep := range strings.FieldsSeq(string(goCommand(t, "list", "-deps", "./internal/dra/handover/..."))) {
+		if strings.HasPrefix(dep, "k8s.io/client-go") || strings.HasPrefix(dep, "github.com/weftnet/weft/internal/kube") {
+			t.Errorf("the hand-over links %s", dep)
+		}
 	}
 }
 
