@@ -7,7 +7,6 @@ package crash_test
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,13 +50,7 @@ func plugged(before, after string, extra map[string]map[string]any) func(t *test
 	return func(t *testing.T, tl tools) *scene {
 		t.Helper()
 		s := recording(t, tl, extra)
-		// A test's own directory may be too deep for a socket's name.
-		dir, err := os.MkdirTemp("", "plug")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { os.RemoveAll(dir) })
-		socket := filepath.Join(dir, "agent.sock")
+		socket := s.at("agent.sock")
 		s.plug = &plug{agent: plannertest.Listen(t, socket), before: before, after: after}
 		s.plug.ask(before)
 		s.conf["agentSocket"] = socket
@@ -88,7 +81,7 @@ func (s *scene) announce(t *testing.T) {
 // holds is what the delegates hold of a pod that has what it asks for.
 func (p *plug) holds() []string {
 	all := []string{container + "-eth0-pa"}
-	for _, element := range strings.Split(p.asked, ",") {
+	for element := range strings.SplitSeq(p.asked, ",") {
 		if name, ifName, ok := strings.Cut(element, "@"); ok && element != p.fails {
 			all = append(all, container+"-"+ifName+"-"+map[string]string{"neta": "pb", "netb": "pc"}[name])
 		}
@@ -162,7 +155,7 @@ func (s *scene) obeyed(t *testing.T, verb string) answer {
 func (s *scene) untouched(t *testing.T) {
 	t.Helper()
 	kept := []string{"eth0"}
-	for _, element := range strings.Split(s.plug.before, ",") {
+	for element := range strings.SplitSeq(s.plug.before, ",") {
 		if _, ifName, ok := strings.Cut(element, "@"); ok && slices.Contains(strings.Split(s.plug.after, ","), element) {
 			kept = append(kept, ifName)
 		}
