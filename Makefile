@@ -116,7 +116,7 @@ e2e-api: ## run the tests that need a real API server (K8S_VERSION=1.34: of anot
 	cd $(LAB) && $(GO) test $(MODE) $(E2E) ./api/...
 
 # What takes too long for every change is e2e-full's.
-LONG := TestDelegateLimit|TestOrphan|TestTwoMachines|TestHelm|TestChangeOverMultus
+LONG := TestOrphan|TestTwoMachines|TestHelm|TestChangeOverMultus
 
 .PHONY: e2e
 e2e: e2e-node e2e-machine ## run the scenarios with real pods on real nodes (NODES=1)
