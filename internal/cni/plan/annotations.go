@@ -82,4 +82,5 @@ func (p *planner) isolate(annotation string, e *selection.Element) {
 	p.fault(place(annotation, e.Index),
 		"names a network of namespace %s, and pods of %s may use only those of their own and of the global namespaces (%s)",
 		fault.Quote(e.Namespace), fault.Quote(own), strings.Join(p.conf.GlobalNamespaces, ", "))
+	e.Broken = !p.in.Explain // not looked up: whether it exists is nothing for this pod
 }

@@ -6,6 +6,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/weftnet/weft/internal/cni/fault"
@@ -14,8 +15,9 @@ import (
 )
 
 // Make plans all attachments of one sandbox. It answers a Plan, or what is missing for
-// one, or every fault that can be seen so far (*fault.Fault, joined). It changes
-// nothing in its input, and the Plan shares configuration bytes with it.
+// one, or every fault that can be seen so far (*fault.Fault, joined); faults and what is
+// missing to see the rest of them may come together. It changes nothing in its input, and
+// the Plan shares configuration bytes with it.
 func Make(in Input) (Output, error) {
 	p := &planner{in: in, conf: in.Conf, nads: make(map[NADRef]*resolved, len(in.NADs))}
 	p.object = p.confObject()
@@ -27,15 +29,18 @@ func Make(in Input) (Output, error) {
 		{p.resolve, p.match, p.name, p.route}, // networks, known or not yet
 		{p.assignDevices, p.bound, p.finish},  // attachments
 	}
-	for _, stage := range stages {
+	for i, stage := range stages {
 		for _, step := range stage {
 			step()
 		}
 		if len(p.faults) > 0 && !in.Explain {
-			return Output{}, errors.Join(p.faults...)
+			p.out.NeedDevices = false // who draws which is not known yet
+			if i > 0 || !p.onlyConfig() {
+				return p.out, errors.Join(p.faults...)
+			}
 		}
 		if p.missing() {
-			return p.out, nil
+			return p.out, errors.Join(p.faults...)
 		}
 	}
 	if in.Explain {
@@ -87,6 +92,15 @@ type slot struct {
 
 func (p *planner) fault(field, format string, args ...any) {
 	p.faults = append(p.faults, fault.New(fault.Config, p.object, field, format, args...))
+}
+
+// onlyConfig says that whoever wrote something has to mend all of the faults, so that more of
+// that kind change nothing about the code.
+func (p *planner) onlyConfig() bool {
+	return !slices.ContainsFunc(p.faults, func(err error) bool {
+		f, ok := errors.AsType[*fault.Fault](err)
+		return !ok || f.Code != fault.Config
+	})
 }
 
 func (p *planner) confFault(field, format string, args ...any) {

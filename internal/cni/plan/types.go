@@ -47,8 +47,8 @@ type Input struct {
 	Attached []Attached
 	// Reserved are interface names that the pod's DRA devices take.
 	Reserved []string
-	// Explain asks for Decisions, and for every fault that can be seen, not only those
-	// of the first stage that has any. The plan is the same.
+	// Explain asks for Decisions, and for every fault that can be seen, also of devices and
+	// arguments beside those of annotations and networks. The plan is the same.
 	Explain bool
 }
 
@@ -104,7 +104,7 @@ type File struct {
 }
 
 // Output is a finished plan, or what is missing to make it (then Plan is nil). Beside an
-// error it holds at most Decisions and Warnings.
+// error it holds what is missing to see the other faults, or Decisions and Warnings.
 type Output struct {
 	Plan        *Plan
 	NeedNADs    []NADRef

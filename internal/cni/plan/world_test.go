@@ -97,9 +97,12 @@ func (w *world) make(t testing.TB) (*plan.Plan, error) {
 	in := w.input(t)
 	for w.rounds = 1; w.rounds <= 5; w.rounds++ {
 		out, err := plan.Make(in)
-		if err != nil {
-			if out.Plan != nil {
-				t.Error("an error and a plan at once")
+		if err != nil && out.Plan != nil {
+			t.Error("an error and a plan at once")
+		}
+		if err != nil && len(out.NeedNADs)+len(out.NeedFiles) == 0 {
+			if out.NeedDevices {
+				t.Error("devices are asked for beside faults")
 			}
 			checkFaults(t, err)
 			return nil, err

@@ -24,13 +24,14 @@ func Explain(ctx context.Context, in plan.Input, src Source, file func(plan.Need
 	for {
 		out, err := plan.Make(a.in)
 		switch {
+		case len(out.NeedNADs) > 0 || out.NeedDevices:
+			if missed := a.resolve(ctx, out); missed != nil {
+				return plan.Output{}, together(err, missed)
+			}
+		case len(out.NeedFiles) > 0:
 		case err != nil || out.Plan != nil:
 			return out, err
-		case len(out.NeedNADs) > 0 || out.NeedDevices:
-			if err := a.resolve(ctx, out); err != nil {
-				return plan.Output{}, err
-			}
-		case len(out.NeedFiles) == 0:
+		default:
 			return plan.Output{}, fault.New(fault.Internal, "plan", "", "is neither made nor lacks anything")
 		}
 		for _, need := range out.NeedFiles {

@@ -16,6 +16,7 @@ package planner
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/weftnet/weft/internal/cni/fault"
@@ -98,18 +99,31 @@ func (a *answer) plan(ctx context.Context) (*plan.Plan, []plan.Need, error) {
 	for {
 		out, err := plan.Make(a.in)
 		switch {
-		case err != nil || out.Plan != nil:
-			return out.Plan, nil, err
 		case len(out.NeedNADs) > 0 || out.NeedDevices:
-			if err := a.resolve(ctx, out); err != nil {
-				return nil, nil, err
+			if missed := a.resolve(ctx, out); missed != nil {
+				return nil, nil, together(err, missed)
 			}
 		case len(out.NeedFiles) > 0:
 			return nil, out.NeedFiles, nil
+		case err != nil || out.Plan != nil:
+			return out.Plan, nil, err
 		default:
 			return nil, nil, fault.New(fault.Internal, "plan", "", "is neither made nor lacks anything")
 		}
 	}
+}
+
+// together gives the faults that were seen before something could not be had, and that one
+// too where somebody has to mend it: time mends none of the others.
+func together(seen, missed error) error {
+	f, ok := errors.AsType[*fault.Fault](missed)
+	switch {
+	case seen == nil:
+		return missed
+	case ok && f.Code == fault.Config:
+		return errors.Join(seen, missed)
+	}
+	return seen
 }
 
 // pod finds the sandbox's pod; nil when the sandbox is not one of Kubernetes.

@@ -5,6 +5,7 @@ package planner
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -136,6 +137,48 @@ func TestAnswer(t *testing.T) {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// What explain tells first is what the ADD is answered, whatever else is wrong; and a source
+// that is away hides nothing that is known without it.
+func TestExplainTellsFirstWhatAnswerDoes(t *testing.T) {
+	const pod = "pod default/web: annotation k8s.v1.cni.cncf.io/networks"
+	nads := map[plan.NADRef]plan.NAD{
+		{Namespace: "default", Name: "a"}:   {Found: true, Config: `{"cniVersion":"1.0.0","type":"pb"}`},
+		{Namespace: "default", Name: "bad"}: {Found: true, Config: `{`},
+		{Namespace: "default", Name: "vf"}:  {Found: true, Config: `{"cniVersion":"1.0.0","type":"pb"}`, ResourceName: "ex.com/vf"},
+	}
+	for asked, first := range map[string]string{
+		"a@x0,a@x0,nope": pod + `[2]: names`,
+		"nope,a@x0,a@x0": pod + `[0]: names`,
+		"a@x0,a@x0,bad":  "NetworkAttachmentDefinition default/bad: spec.config",
+		"a@x0,a@x0,vf":   pod + `[1]: the interface name "x0"`,
+		`[{"name":"a","mac":"x"},{"name":"nope"}]`: pod + "[0].mac",
+	} {
+		src := source{pods: networks("u1", asked), nads: nads, devices: map[string][]string{}}
+		res := Answer(t.Context(), request(webArgs), func(*netconf.Conf) (Source, error) { return src, nil })
+		in := plan.Input{Sandbox: request(webArgs).Sandbox, Pod: src.pods["default/web"], LookUp: true}
+		var err error
+		if in.Conf, _, err = netconf.Parse([]byte(testConf)); err != nil {
+			t.Fatal(err)
+		}
+		_, err = Explain(t.Context(), in, src, func(n plan.Need) plan.File { return plan.File{Need: n} })
+		faults := fault.All(err)
+		if res.Error == nil || len(faults) == 0 {
+			t.Fatalf("%s: answer %+v, explained %v", asked, res, err)
+		}
+		if !strings.HasPrefix(res.Error.Msg, first) || res.Error.Code != 7 || faults[0].Error() != res.Error.Msg {
+			t.Errorf("%s: answered %d %s\nexplained %s\nwant %s", asked, res.Error.Code, res.Error.Msg, faults[0], first)
+		}
+		if strings.Contains(asked, "nope") && !strings.Contains(res.Error.Msg+res.Error.Details, "nope") {
+			t.Errorf("%s: the answer says nothing of nope: %+v", asked, res.Error)
+		}
+		src.nadErr = fault.New(fault.TryLater, "API server", "", "gives no answer")
+		res = Answer(t.Context(), request(webArgs), func(*netconf.Conf) (Source, error) { return src, nil })
+		if known := strings.Contains(asked, "x0") || strings.Contains(asked, "mac"); known && res.Error.Code != 7 {
+			t.Errorf("%s, source away: %+v", asked, res.Error)
+		}
 	}
 }
 
