@@ -142,20 +142,31 @@ func TestChartAgentConfig(t *testing.T) {
 	}
 }
 
+// addedCapabilities are those that a component gives the agent besides.
+func addedCapabilities(t *testing.T, name string) []string {
+	t.Helper()
+	var all []string
+	for _, m := range regexp.MustCompile(`capabilities/add/-, value: ([A-Z_]+)`).FindAllSubmatch(read(t, name), -1) {
+		all = append(all, string(m[1]))
+	}
+	if len(all) == 0 {
+		t.Errorf("%s adds no capability", name)
+	}
+	return all
+}
+
 // TestInstallPrivileges: docs/install.md has every capability that any container is given.
 func TestInstallPrivileges(t *testing.T) {
 	page := string(read(t, "../docs/install.md"))
 	given := map[string]bool{}
-	for _, name := range []string{"vmi/kustomization.yaml", "upkeep/kustomization.yaml"} {
-		for _, m := range regexp.MustCompile(`capabilities/add/-, value: ([A-Z_]+)`).FindAllSubmatch(read(t, name), -1) {
-			given[string(m[1])] = true
+	for _, name := range []string{"network-driver/kustomization.yaml", "vmi/kustomization.yaml", "upkeep/kustomization.yaml"} {
+		for _, c := range addedCapabilities(t, name) {
+			given[c] = true
 		}
 	}
-	for _, name := range []string{"daemonset.yaml", "network-driver/daemonset.yaml"} {
-		for _, m := range regexp.MustCompile(`add: \[([A-Z_, ]+)\]`).FindAllSubmatch(read(t, name), -1) {
-			for c := range strings.SplitSeq(string(m[1]), ", ") {
-				given[c] = true
-			}
+	for _, m := range regexp.MustCompile(`add: \[([A-Z_, ]+)\]`).FindAllSubmatch(read(t, "daemonset.yaml"), -1) {
+		for c := range strings.SplitSeq(string(m[1]), ", ") {
+			given[c] = true
 		}
 	}
 	for _, c := range slices.Sorted(maps.Keys(given)) {

@@ -62,6 +62,42 @@ func TestSameObjects(t *testing.T) {
 	}
 }
 
+// TestComponentsInAnyOrder: the order in which somebody lists the components says nothing.
+func TestComponentsInAnyOrder(t *testing.T) {
+	components := []string{"component:network-driver", "component:vmi", "component:vmi/publish", "component:upkeep", "component:operator/pods"}
+	made := func(order []string) objects {
+		all := kustomized(t, append([]string{"", "operator"}, order...)...)
+		capabilities := at(t, all["DaemonSet kube-system/weft-agent"], "spec", "template", "spec", "containers", "agent", "securityContext", "capabilities").(object)
+		added := map[any]bool{} // twice is once
+		for _, c := range capabilities["add"].([]any) {
+			added[c] = true
+		}
+		capabilities["add"] = added
+		return all
+	}
+	want := made(components)
+	for _, order := range permutations(components) {
+		if d := diff(want, made(order)); d != "" {
+			t.Errorf("%q (-the first order +this):\n%s", order, d)
+		}
+	}
+}
+
+// permutations are all orders of a list.
+func permutations(list []string) [][]string {
+	if len(list) < 2 {
+		return [][]string{list}
+	}
+	var all [][]string
+	for i := range list {
+		rest := slices.Delete(slices.Clone(list), i, i+1)
+		for _, p := range permutations(rest) {
+			all = append(all, append([]string{list[i]}, p...))
+		}
+	}
+	return all
+}
+
 // at follows a path of keys and, in lists, of names.
 func at(t *testing.T, v any, path ...string) any {
 	t.Helper()

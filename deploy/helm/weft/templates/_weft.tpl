@@ -51,6 +51,8 @@ field, or comes behind. (dict "into" map "field" "env" "key" "name" "items" list
 they would be lost. (dict "onto" daemonset "patch" daemonset) */}}
 {{- define "weft.patch" -}}
 {{- $pod := .onto.spec.template.spec -}}
+{{- $labels := .onto.metadata.labels -}}
+{{- range $k, $v := .patch.metadata.labels -}}{{- $_ := set $labels $k $v -}}{{- end -}}
 {{- range $field, $value := .patch.spec.template.spec -}}
   {{- if eq $field "volumes" -}}
     {{- include "weft.merge" (dict "into" $pod "field" "volumes" "key" "name" "items" $value) -}}
