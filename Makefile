@@ -46,8 +46,8 @@ build: ## build bin/weft, and into bin/cni weft-cni, both planners and the stand
 	@cp -f $(BIN)/weft-cni $(BIN)/weft-planner $(BIN)/weft-planner-kube $(BIN)/cni/
 
 .PHONY: image
-image: build ## pack bin/weft.tar, the image of the agent that deploy/ names, without a registry
-	$(GO) run $(MODE) ./build/image -o $(BIN)/weft.tar $(addprefix $(BIN)/,$(IMAGE_PROGRAMS)) cilium-dbg=weft
+image: build ## pack bin/weft.tar, the image that deploy/ names (IMAGE_NAME=…: another name), without a registry
+	$(GO) run $(MODE) ./build/image -o $(BIN)/weft.tar -name $(IMAGE_NAME) $(addprefix $(BIN)/,$(IMAGE_PROGRAMS)) cilium-dbg=weft
 
 # What the image holds, in this order; the first one is its entry point.
 IMAGE_PROGRAMS := weft-agent weft-cni weft weft-operator

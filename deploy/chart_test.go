@@ -122,9 +122,15 @@ func TestChartValues(t *testing.T) {
 func TestChartAgentConfig(t *testing.T) {
 	own := []string{
 		"nodeName", "kubeconfig", // of the pod
-		"stateDir", "socketDir", "networkDriver.nriSocket", "networkDriver.sysfs", "vmi.podCacheDir", "vmi.procDir", // mounted there
-		"cni.confDir", "cni.binDir", "cni.kubeletDir", "networkDriver.kubeletDir", // directories
+		"stateDir", "socketDir", "networkDriver.nriSocket", "vmi.podCacheDir", "vmi.procDir", // mounted there
+		"cni.confDir", "cni.binDir", "cni.kubeletDir", "networkDriver.kubeletDir", "networkDriver.sysfs", // directories
 		"networkDriver.enabled", "vmi.mode",
+	}
+	page := string(read(t, "../docs/install.md"))
+	for _, name := range own {
+		if !strings.Contains(page, "`"+name+"`") {
+			t.Errorf("docs/install.md does not say why agent.config refuses %s", name)
+		}
 	}
 	var want []string
 	for _, k := range config.Keys() {

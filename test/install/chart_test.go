@@ -171,6 +171,8 @@ func TestValues(t *testing.T) {
 			set{"directories.kubelet": "/srv/kubelet", "networkDriver.enabled": true},
 			append(agent, "volumeMounts", "/srv/kubelet/plugins_registry", "name"), "kubelet-registry",
 		},
+		{set{"directories.sysfs": "/srv/sys", "networkDriver.enabled": true}, append(slices.Clone(pod), "volumes", "sysfs", "hostPath", "path"), "/srv/sys"},
+		{set{"directories.sysfs": "/srv/sys", "networkDriver.enabled": true}, append(agent, "volumeMounts", "/srv/sys", "name"), "sysfs"},
 	}
 	for _, c := range cases {
 		got := at(t, rendered(t, ours, c.values)[agentKey], c.path...)
@@ -184,7 +186,7 @@ func TestValues(t *testing.T) {
 func TestAgentConfig(t *testing.T) {
 	all := rendered(t, ours, set{
 		"agent.config.log.level": "debug", "agent.config.cni.namespaceIsolation": true, "directories.cniConf": "/srv/net.d",
-		"directories.kubelet": "/srv/kubelet", "vmi.mode": "observe", "agent.config.vmi.policy": "pod-authoritative",
+		"directories.kubelet": "/srv/kubelet", "directories.sysfs": "/srv/sys", "vmi.mode": "observe", "agent.config.vmi.policy": "pod-authoritative",
 	})
 	var got object
 	if err := yaml.UnmarshalStrict([]byte(at(t, all["ConfigMap kube-system/weft-agent"], "data", "agent.yaml").(string)), &got); err != nil {
@@ -193,7 +195,7 @@ func TestAgentConfig(t *testing.T) {
 	want := object{
 		"log":           object{"level": "debug"},
 		"cni":           object{"namespaceIsolation": true, "confDir": "/srv/net.d", "kubeletDir": "/srv/kubelet"},
-		"networkDriver": object{"kubeletDir": "/srv/kubelet"},
+		"networkDriver": object{"kubeletDir": "/srv/kubelet", "sysfs": "/srv/sys"},
 		"vmi":           object{"mode": "observe", "policy": "pod-authoritative"},
 	}
 	if d := gocmp.Diff(want, got); d != "" {

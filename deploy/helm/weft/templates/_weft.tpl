@@ -106,15 +106,18 @@ they would be lost. (dict "onto" daemonset "patch" daemonset) */}}
 {{- define "weft.agentConfig" -}}
 {{- $config := deepCopy .Values.agent.config -}}
 {{- $cni := $config.cni | default dict -}}
+{{- $driver := dict -}}
 {{- with .Values.directories -}}
   {{- if ne .cniConf "/etc/cni/net.d" -}}{{- $_ := set $cni "confDir" .cniConf -}}{{- end -}}
   {{- if ne .cniBin "/opt/cni/bin" -}}{{- $_ := set $cni "binDir" .cniBin -}}{{- end -}}
   {{- if ne .kubelet "/var/lib/kubelet" -}}
     {{- $_ := set $cni "kubeletDir" .kubelet -}}
-    {{- $_ := set $config "networkDriver" (dict "kubeletDir" .kubelet) -}}
+    {{- $_ := set $driver "kubeletDir" .kubelet -}}
   {{- end -}}
+  {{- if ne .sysfs "/sys" -}}{{- $_ := set $driver "sysfs" .sysfs -}}{{- end -}}
 {{- end -}}
 {{- if $cni -}}{{- $_ := set $config "cni" $cni -}}{{- end -}}
+{{- if $driver -}}{{- $_ := set $config "networkDriver" $driver -}}{{- end -}}
 {{- if ne .Values.vmi.mode "disabled" -}}
   {{- $_ := set $config "vmi" (set ($config.vmi | default dict) "mode" .Values.vmi.mode) -}}
 {{- end -}}
