@@ -15,12 +15,14 @@ import (
 	"github.com/weftnet/weft/internal/cni/attach"
 	"github.com/weftnet/weft/internal/host/brief"
 	_ "github.com/weftnet/weft/internal/host/brief/start" // before the other packages
+	"github.com/weftnet/weft/internal/host/version"
 )
 
 func main() {
 	brief.Process()
 	os.Exit(attach.Main(attach.Process{
 		Args:    os.Args[1:],
+		Version: version.String,
 		Getenv:  os.Getenv,
 		Environ: os.Environ(),
 		Stdin:   os.Stdin,

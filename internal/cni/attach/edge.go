@@ -38,6 +38,7 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -60,6 +61,7 @@ const (
 // Process is what the edge needs of the process it runs in.
 type Process struct {
 	Args    []string // without the program's name
+	Version func() string
 	Getenv  func(string) string
 	Environ []string
 	Stdin   io.Reader
@@ -94,7 +96,8 @@ func variables() []variable {
 const about = `weft-cni: gives pods their extra network interfaces (CNI plugin)
 
 The container runtime runs it; CNI_COMMAND and the other CNI_* variables and a
-configuration on stdin say what to do. Without CNI_COMMAND this text is shown.
+configuration on stdin say what to do. Without CNI_COMMAND this text is shown,
+with --version the version.
 
 Example, by hand:
   CNI_COMMAND=VERSION weft-cni < /dev/null`
@@ -106,10 +109,27 @@ func Main(p Process) int {
 	}
 	command := p.Getenv("CNI_COMMAND")
 	if command == "" {
-		_, _ = fmt.Fprintf(p.Stderr, "%s\n\nCNI versions: %s\n", about, strings.Join(version.All.SupportedVersions(), ", "))
-		return 0
+		return introduce(p)
 	}
-	return finish(p, command, serve)
+	return finish(p, command, serve) // whatever arguments a runtime gives
+}
+
+// introduce answers a person, who gives no CNI_COMMAND. It returns the exit status.
+func introduce(p Process) int {
+	out, arg := p.Stderr, ""
+	if len(p.Args) > 0 {
+		out, arg = p.Stdout, p.Args[0]
+	}
+	switch {
+	case len(p.Args) > 1 || !slices.Contains([]string{"", "-h", "-help", "--help", "-version", "--version"}, arg):
+		_, _ = fmt.Fprintf(p.Stderr, "weft-cni: unexpected argument %s; see weft-cni --help\n", fault.Quote(p.Args[len(p.Args)-1]))
+		return 2
+	case strings.HasSuffix(arg, "-version"):
+		_, _ = fmt.Fprintf(out, "weft-cni %s\n", p.Version())
+	default:
+		_, _ = fmt.Fprintf(out, "%s\n\nCNI versions: %s\n", about, strings.Join(version.All.SupportedVersions(), ", "))
+	}
+	return 0
 }
 
 // finish carries a command out and prints the answer.

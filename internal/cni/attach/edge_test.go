@@ -56,6 +56,44 @@ func TestSafeText(t *testing.T) {
 	}
 }
 
+// What a person types without CNI_COMMAND: help, the version, or that it is no argument.
+func TestIntroduce(t *testing.T) {
+	for name, c := range map[string]struct {
+		args           []string
+		code           int
+		stdout, stderr string
+	}{
+		"nothing":           {nil, 0, "", "Without CNI_COMMAND"},
+		"help":              {[]string{"--help"}, 0, "Without CNI_COMMAND", ""},
+		"short help":        {[]string{"-h"}, 0, "CNI versions: 0.1.0", ""},
+		"version":           {[]string{"--version"}, 0, "weft-cni v1.2.3\n", ""},
+		"no argument of it": {[]string{"bogus"}, 2, "", `weft-cni: unexpected argument "bogus"`},
+		"no flag of it":     {[]string{"--versions"}, 2, "", `"--versions"`},
+		"too many":          {[]string{"--version", "x"}, 2, "", `"x"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			code := Main(Process{
+				Args: c.args, Version: func() string { return "v1.2.3" }, Getenv: func(string) string { return "" },
+				Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr,
+			})
+			if code != c.code || !strings.Contains(stdout.String(), c.stdout) || !strings.Contains(stderr.String(), c.stderr) ||
+				c.stdout == "" && stdout.Len() > 0 || c.stderr == "" && stderr.Len() > 0 {
+				t.Errorf("exit %d, stdout %q, stderr %q", code, &stdout, &stderr)
+			}
+		})
+	}
+	// A runtime that gives arguments is served all the same.
+	var stdout bytes.Buffer
+	code := Main(Process{
+		Args: []string{"bogus"}, Getenv: func(k string) string { return map[string]string{"CNI_COMMAND": "VERSION"}[k] },
+		Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stdout,
+	})
+	if code != 0 || !strings.Contains(stdout.String(), "supportedVersions") {
+		t.Errorf("VERSION with an argument: exit %d, %s", code, &stdout)
+	}
+}
+
 func TestLogger(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "weft.log")
