@@ -158,7 +158,7 @@ func sandbox(s *observe.Sandbox) debug.Sandbox {
 
 func phase(s observe.Step) debug.Phase {
 	switch s.Op {
-	case journal.Attempting, journal.Started:
+	case journal.Attempting, journal.Started, journal.Displacing:
 		return debug.PhaseAttempting
 	case journal.Done:
 		return debug.PhaseDone

@@ -79,11 +79,14 @@ func (t *task) checkDelegates(ctx context.Context, s *record.Sandbox) error {
 // checkRoutes reads back the default routes that were asked for.
 func (h *hands) checkRoutes(s *record.Sandbox) error {
 	var faults []error
-	for _, a := range s.Attachments {
+	for i, a := range s.Attachments {
 		if !a.Present(s.Body.Plugged) {
 			continue
 		}
 		for _, gw := range a.Gateways {
+			if superseded(s, i, kernel.FamilyOf(gw)) {
+				continue
+			}
 			if err := h.checkRoute(a.Attachment, gw); err != nil {
 				faults = append(faults, &fault.Fault{
 					Code: fault.Routes, Object: "network " + a.Network,

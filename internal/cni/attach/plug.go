@@ -84,13 +84,14 @@ func (h *hands) planPlug(ctx context.Context, s *record.Sandbox) (*plan.Plan, er
 // everything; what was undone before drops out, however often a pod changes.
 func (h *hands) beginPlug(rec *journal.Record, s *record.Sandbox, d *apply.Diff) (*record.Sandbox, error) {
 	body := s.Body
-	body.Plugged, body.Taken, body.Half, body.Plan.Attachments, body.Plan.Warnings = true, nil, nil, nil, nil
+	body.Plugged, body.Taken, body.Displaced, body.Half, body.Plan.Attachments, body.Plan.Warnings = true, nil, nil, nil, nil, nil
 	for i, a := range d.All {
 		if a.Pending() && !a.Done {
 			body.Half = append(body.Half, i)
 		}
 		body.Plan.Attachments = append(body.Plan.Attachments, a.Attachment)
 		body.Taken = append(body.Taken, a.Result)
+		body.Displaced = append(body.Displaced, a.Displaced)
 	}
 	for i := range s.Attachments {
 		if a := &s.Attachments[i]; a.Undone {
@@ -134,7 +135,7 @@ func (c *change) line(i int) string {
 func (c *change) detach(ctx context.Context, d *apply.Diff) {
 	for n, i := range slices.Backward(d.Detach) {
 		// Half of the time is for what is to be attached.
-		if err := c.undoAttachment(ctx, n+2, i, c.s); err != nil {
+		if err := c.undo(ctx, n+2, i); err != nil {
 			c.failed(i, "is not detached", err)
 			continue
 		}
@@ -157,10 +158,24 @@ func (c *change) attach(ctx context.Context, d *apply.Diff) {
 		}
 		c.failed(i, "is not attached", err)
 		ctx := brief.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-		if err := c.undoAttachment(ctx, 1, i, c.s); err != nil {
+		if err := c.undo(ctx, 1, i); err != nil {
 			c.failed(i, "is not undone", err)
 		}
 	}
+}
+
+// undo undoes attachment i of a pod that goes on: what its default routes took the place of comes
+// first, so that there is a default route at every moment. Where that fails the attachment stays
+// begun to be undone, and the next order goes on with it.
+func (c *change) undo(ctx context.Context, left, i int) error {
+	a := &c.s.Attachments[i]
+	if a.Done = false; len(a.Gateways) > 0 || a.Displaced != nil {
+		c.try(journal.Phase{Phase: journal.Undoing, Item: i})
+		if err := c.giveBack(i); err != nil {
+			return err
+		}
+	}
+	return c.undoAttachment(ctx, left, i, c.s)
 }
 
 // make runs the ADD of one attachment and sets the default routes that it asks for.
@@ -177,49 +192,48 @@ func (c *change) make(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	raw, err := r.Bytes()
-	if err != nil {
+	if len(a.Gateways) == 0 {
+		return c.tellOne(i, r)
+	}
+	if a.Result, err = r.Bytes(); err != nil {
 		return resultFault(&a.Attachment, err)
 	}
-	a.Result, a.Done = raw, true
-	if err := c.done(i, a.Attachment, r); err != nil || len(a.Gateways) == 0 {
-		return err
-	}
-	return c.reroute(i)
+	return c.reroute(i, r)
 }
 
-// reroute sets the default routes that attachment i asks for, and records results that say so.
-func (c *change) reroute(i int) error {
+// reroute sets the default routes that attachment i asks for, and records results that say so. The
+// attachment is made when they are: a kill before that has it undone, and what it displaced put back.
+func (c *change) reroute(i int, own *results.Result) error {
 	a := &c.s.Attachments[i]
-	ns, err := kernel.OpenNetns(c.req.sandbox.Netns)
-	if err != nil {
-		return err
-	}
-	defer ns.Close() //nolint:errcheck // sockets of a process about to end
-	for _, gw := range a.Gateways {
-		if err := ns.SetDefaultRoute(a.IfName, gw); err != nil {
-			return &fault.Fault{Code: fault.Routes, Object: "network " + a.Network, Field: "default-route " + gw.String(), Text: err.Error(), Err: err}
-		}
-	}
-	var (
-		items []int
-		p     plan.Plan
-		made  []*results.Result
-	)
+	there := []result{{i, &a.Attachment, own}}
 	for j := range c.s.Attachments {
 		b := &c.s.Attachments[j]
-		if !b.Present(true) {
+		if j == i || !b.Present(true) {
 			continue
 		}
 		r, err := results.Parse(b.Result, b.Conf.CNIVersion)
 		if err != nil {
 			return resultFault(&b.Attachment, err)
 		}
-		items, made, p.Attachments = append(items, j), append(made, r), append(p.Attachments, b.Attachment)
+		there = append(there, result{j, &b.Attachment, r})
 	}
+	ns, err := kernel.OpenNetns(c.req.sandbox.Netns)
+	if err != nil {
+		return routeFault(&a.Attachment, "default-route", err)
+	}
+	defer ns.Close() //nolint:errcheck // sockets of a process about to end
+	if a.Displaced, err = c.setDefaults(ns, i, &a.Attachment, a.Result, there); err != nil {
+		return err
+	}
+	// What others ask for is as it is: this one alone is edited for, and told last.
+	made, p := make([]*results.Result, 0, len(there)), plan.Plan{Attachments: make([]plan.Attachment, len(there))}
+	for _, x := range there {
+		made = append(made, x.r)
+	}
+	p.Attachments[0].Gateways = a.Gateways
 	results.EditDefaultRoutes(made, p)
-	for n, j := range items {
-		if err := c.done(j, p.Attachments[n], made[n]); err != nil {
+	for _, x := range slices.Backward(there) {
+		if err := c.tellOne(x.item, x.r); err != nil {
 			return err
 		}
 	}

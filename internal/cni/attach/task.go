@@ -128,13 +128,14 @@ func (t *task) routes(p *plan.Plan, made []*results.Result) error {
 		return &fault.Fault{Code: fault.Routes, Object: "namespace " + t.req.sandbox.Netns, Text: err.Error(), Err: err}
 	}
 	defer ns.Close() //nolint:errcheck // sockets of a process about to end
-	for _, a := range p.Attachments {
-		for _, gw := range a.Gateways {
-			if err := ns.SetDefaultRoute(a.IfName, gw); err != nil {
-				return &fault.Fault{
-					Code: fault.Routes, Object: "network " + a.Network, Field: "default-route " + gw.String(),
-					Text: err.Error(), Err: err,
-				}
+	there := make([]result, 0, len(made))
+	for i, r := range made {
+		there = append(there, result{i, &p.Attachments[i], r})
+	}
+	for i := range p.Attachments {
+		if a := &p.Attachments[i]; len(a.Gateways) > 0 {
+			if _, err := t.setDefaults(ns, i, a, nil, there); err != nil {
+				return err
 			}
 		}
 	}

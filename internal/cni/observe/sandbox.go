@@ -101,6 +101,7 @@ func (s *Sandbox) follow(p journal.Phase) {
 	case p.Item < 0 || p.Item >= len(s.Steps):
 	case p.Phase == journal.Started:
 		s.Steps[p.Item].Plugin = s.pluginType(p.Item, p.Plugin)
+	case p.Phase == journal.Displacing: // a part of what goes on, or of what another item does
 	default:
 		s.Steps[p.Item] = Step{Op: p.Phase, Since: p.Time}
 	}

@@ -80,6 +80,7 @@ func (w *stopwatch) lap(s *Sandbox, p journal.Phase) []Timing {
 		w.plugin, w.started = p.Plugin, true
 	case journal.Done, journal.Undone:
 		out = w.stop(s, p.Time, false)
+	case journal.Displacing: // the time that routes take is the attachment's
 	}
 	return out
 }

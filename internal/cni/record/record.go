@@ -50,6 +50,8 @@ type Body struct {
 	Scratch string `json:"scratch,omitempty"`
 	// Taken are the results that were taken over with it, one an attachment; null = none.
 	Taken []json.RawMessage `json:"taken,omitempty"`
+	// Displaced are those of the attachments' default routes, one an attachment; null = none is known.
+	Displaced []*Displaced `json:"displaced,omitempty"`
 	// Plugged: the pod was running when this was planned. What has a result in Taken it had
 	// already, the others are added to it: the ADD is over, whatever becomes of them.
 	Plugged bool `json:"plugged,omitempty"`
@@ -70,6 +72,16 @@ type Former struct {
 // MaxFormer bounds the former attachments that a record names.
 const MaxFormer = 256
 
+// Displaced is what the default routes of an attachment take the place of, to be put back
+// when it goes before the pod does.
+type Displaced struct {
+	// Result is the attachment's own, where the phase is the first to tell it.
+	Result json.RawMessage `json:"result,omitempty"`
+	// Defaults are the routes, and what results said of them, as internal/cni/attach writes them.
+	// None: they are back, or others have inherited them.
+	Defaults json.RawMessage `json:"defaults,omitempty"`
+}
+
 // Attachment is one planned attachment and what has become of it.
 type Attachment struct {
 	plan.Attachment
@@ -77,6 +89,8 @@ type Attachment struct {
 	Done      bool   // ADD answered with Result
 	Undone    bool   // every plugin answered DEL with success
 	Result    []byte // the chain's last result, with route edits
+	// Displaced is what its default routes take the place of; nil when that is not known.
+	Displaced *Displaced
 }
 
 // Pending reports whether undoing has something to do.
@@ -115,6 +129,9 @@ func Decode(st journal.State, boot string) (*Sandbox, error) {
 		if i < len(s.Body.Taken) && len(s.Body.Taken[i]) > 0 && string(s.Body.Taken[i]) != "null" {
 			a := &s.Attachments[i]
 			a.Attempted, a.Done, a.Result = true, true, s.Body.Taken[i]
+		}
+		if i < len(s.Body.Displaced) {
+			s.Attachments[i].Displaced = s.Body.Displaced[i]
 		}
 	}
 	for _, i := range s.Body.Half {
@@ -166,6 +183,16 @@ func (a *Attachment) apply(p journal.Phase) {
 		a.Done = false
 	case journal.Undone:
 		a.Undone = true
+	case journal.Displacing:
+		// One that cannot be read is none that is known. The line is whole, so a later version wrote it.
+		var d Displaced
+		if json.Unmarshal(p.Result, &d) != nil {
+			return
+		}
+		a.Attempted, a.Displaced = true, &d
+		if len(d.Result) > 0 {
+			a.Result = d.Result
+		}
 	case journal.Started: // tells whom to end, see journal.State.LastStarted
 	}
 }

@@ -64,6 +64,13 @@ func TestDecode(t *testing.T) {
 			boot: boot, phases: []journal.Phase{done, {Phase: journal.Done, Item: 0, Result: json.RawMessage(`{"a":2}`)}},
 			want: view{Pending: [2]bool{true, false}, Result0: `{"a":2}`},
 		},
+		"about to take what was there": {
+			boot: boot, phases: []journal.Phase{
+				done, phase(journal.Attempting, 1), {Phase: journal.Displacing, Item: 0, Result: json.RawMessage(`{"result":{"a":3},"defaults":[]}`)},
+				{Phase: journal.Displacing, Item: 1, Result: json.RawMessage(`"what a later version writes"`)},
+			},
+			want: view{Pending: [2]bool{true, true}, Result0: `{"a":3}`},
+		},
 		"half undone, twice asked": {
 			boot: boot, phases: []journal.Phase{
 				done, phase(journal.Done, 1), phase(journal.Done, journal.WholeCall),

@@ -43,7 +43,7 @@ func Known(version string) bool {
 // Result is what a plugin answered to ADD.
 type Result struct {
 	// Current is the result in the newest form. It is to be read only: EditDefaultRoutes
-	// is the one that changes it.
+	// and SetDefaults are what changes it.
 	Current *types100.Result
 	// Version is the version in which the plugin wrote it.
 	Version string

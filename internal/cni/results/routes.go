@@ -40,25 +40,35 @@ func EditDefaultRoutes(rs []*Result, p plan.Plan) {
 				}
 				var want []*types.Route
 				if i == j {
-					want = append(want, defaultVia(gw))
+					want = append(want, DefaultVia(gw))
 				}
-				r.setDefaults(gw.Is4(), want)
+				r.SetDefaults(gw.Is4(), want)
 			}
 		}
 	}
 }
 
-// setDefaults replaces the default routes of one family. What does not change
-// anything leaves the plugin's own bytes alone.
-func (r *Result) setDefaults(v4 bool, want []*types.Route) {
-	var kept, had []*types.Route
+// Defaults are the default routes of one family that the result tells.
+func (r *Result) Defaults(v4 bool) []*types.Route {
+	had, _ := r.split(v4)
+	return had
+}
+
+func (r *Result) split(v4 bool) (defaults, others []*types.Route) {
 	for _, route := range r.Current.Routes {
 		if is4, ok := DefaultRoute(route); ok && is4 == v4 {
-			had = append(had, route)
+			defaults = append(defaults, route)
 		} else {
-			kept = append(kept, route)
+			others = append(others, route)
 		}
 	}
+	return defaults, others
+}
+
+// SetDefaults replaces the default routes of one family. What does not change
+// anything leaves the plugin's own bytes alone.
+func (r *Result) SetDefaults(v4 bool, want []*types.Route) {
+	had, kept := r.split(v4)
 	if slices.EqualFunc(had, want, func(a, b *types.Route) bool { return a.GW.Equal(b.GW) }) {
 		return
 	}
@@ -66,7 +76,18 @@ func (r *Result) setDefaults(v4 bool, want []*types.Route) {
 	r.raw = nil
 }
 
-func defaultVia(gw netip.Addr) *types.Route {
+// Gateway is the gateway of the first address of a family that has one.
+func (r *Result) Gateway(v4 bool) (netip.Addr, bool) {
+	for _, ip := range r.Current.IPs {
+		if gw, ok := netip.AddrFromSlice(ip.Gateway); ok && gw.Unmap().Is4() == v4 {
+			return gw.Unmap(), true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// DefaultVia is a default route through a gateway.
+func DefaultVia(gw netip.Addr) *types.Route {
 	size := gw.BitLen() / 8
 	r := &types.Route{GW: gw.AsSlice()}
 	r.Dst.IP, r.Dst.Mask = make([]byte, size), make([]byte, size)

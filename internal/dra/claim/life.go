@@ -72,6 +72,7 @@ func (l *life) add(p journal.Phase) error {
 		l.touched[p.Item], l.prepared[p.Item] = true, prepared
 	case journal.Undoing:
 		l.phase = releasing
+	case journal.Displacing: // a phase of attachments
 	case journal.Undone:
 		l.phase = releasing
 		delete(l.touched, p.Item)

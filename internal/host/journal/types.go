@@ -102,6 +102,9 @@ const (
 	Done       Op = "done"
 	Undoing    Op = "undoing"
 	Undone     Op = "undone"
+	// Displacing is written before an item takes the place of what was there: Result says what
+	// that was, to be put back.
+	Displacing Op = "displacing"
 )
 
 // WholeCall is the Item of a phase that is about the call and not about one item.
