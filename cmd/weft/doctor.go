@@ -35,7 +35,8 @@ and its sockets, the state directory and its records, the sockets of kubelet and
 what Multus left; with a kubeconfig (--kubeconfig, else $KUBECONFIG) the rights of an account.
 It changes nothing. What it may not look into it says: run it as root.
 
-Paths are what the agent says, else the published configuration, else the defaults.
+Paths are what flags say, else the agent, else the published configuration, else the defaults. With
+--root all of them, those of flags too, are below it.
 
 With --migrate it looks at a node with Multus on it instead, before or during the change to Weft, or
 at copies of its directories: which of Multus' settings have to be taken along, which file becomes
@@ -91,7 +92,7 @@ func doctorFlags(cmd *cobra.Command, o *inspect.DoctorOptions) {
 	flags.StringVar(&o.KubeletDir, "kubelet-dir", "", "directory of the kubelet")
 	flags.StringVar(&o.ServiceAccount, "service-account", "", "whose rights are asked for, as NAMESPACE/NAME (default: the kubeconfig's account)")
 	flags.StringVar(&o.CNIDir, "cni-dir", "", "with --migrate: where Multus keeps its records (default: as its configuration says)")
-	flags.StringVar(&o.DaemonConf, "daemon-config", "", "with --migrate: the configuration of Multus' daemon (default: multus.d/daemon-config.json of conf-dir)")
+	flags.StringVar(&o.DaemonConf, "daemon-config", "", "with --migrate: the configuration of Multus' daemon, like all of these below --root (default: multus.d/daemon-config.json of conf-dir)")
 	flags.StringVar(&o.NodeName, "node", "", "with --migrate: whose pods are looked at (default: those of all nodes)")
 }
 

@@ -39,7 +39,8 @@ is recorded, and whether the pod's status is written. Elsewhere, and with --kube
 what the API server knows, and says what it cannot see from there. Files need no server:
 weft lint and weft explain.
 
-Exit codes: 0 listed, 1 nobody could be asked, 2 wrong usage.`,
+Exit codes: 0 listed, 1 who was asked gave no answer, 2 wrong usage, or there is nobody to ask: neither
+an agent nor a kubeconfig.`,
 		Example: "  weft get networks -A\n  weft get pods -n web -o yaml\n  weft get node                  # on a node",
 		Args:    cobra.ArbitraryArgs,
 		RunE:    group,

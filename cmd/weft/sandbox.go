@@ -25,8 +25,9 @@ func newSandbox() *cobra.Command {
 of ordinary Kubernetes YAML get network namespaces, and their interfaces from the
 real plugins. All of it happens in namespaces of its own: the machine's network and
 files are not touched.`,
-		Args: cobra.ArbitraryArgs,
-		RunE: group,
+		Example: "  weft sandbox run -f examples/demo --keep\n  weft sandbox down",
+		Args:    cobra.ArbitraryArgs,
+		RunE:    group,
 	}
 	cmd.AddCommand(newSandboxRun(), newSandboxDown(), newSandboxInside())
 	return cmd
@@ -80,6 +81,9 @@ Exit codes: 0 every pod got what it asked for, 1 a fault was found, 2 wrong usag
 			report, err := sandbox.Run(cmd.Context(), opts)
 			if err != nil {
 				return err
+			}
+			if output == "json" { // whoever reads it need not be who has typed it
+				fmt.Fprint(cmd.ErrOrStderr(), report.Kept())
 			}
 			return show(cmd.OutOrStdout(), output, report)
 		},

@@ -21,8 +21,10 @@ func newVMI() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "vmi",
 		Short: "Replay and record what the interfaces of a virtual machine are made of",
-		Args:  cobra.ArbitraryArgs,
-		RunE:  group,
+		Example: `  weft vmi record default/web > vm.yaml      # on its node
+  weft vmi replay -f vm.yaml --explain`,
+		Args: cobra.ArbitraryArgs,
+		RunE: group,
 	}
 	cmd.AddCommand(newVMIReplay(), newVMIRecord())
 	return cmd

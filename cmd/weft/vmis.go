@@ -31,11 +31,14 @@ the running machines of a libvirt of this machine are asked, without Kubernetes.
 columns, and below them what is wrong: shared MACs, an agent that is away, addresses that
 contradict the pod's, and where the written status differs.
 
-Exit codes: 0 listed, 1 nobody could be asked, 2 wrong usage.`,
+Exit codes: 0 listed, 1 who was asked gave no answer, 2 wrong usage, or there is nobody to ask: neither
+an agent nor a kubeconfig.`,
 		Example: "  weft get vmis -o wide                   # on a node\n  weft get vmis -A --kubeconfig ~/.kube/config\n  weft get vmis --libvirt qemu:///system",
 		Args:    noArgs(""),
 	}
 	cmd.Flags().StringVar(&libvirt, "libvirt", "", "ask a libvirt of this machine: qemu:///system, qemu:///session, qemu+unix:///system?socket=PATH")
+	// In place of the flag of all get commands, which knows no wide.
+	cmd.Flags().StringVarP(&o.output, "output", "o", "table", "table, wide, json or yaml")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		wide := o.output == "wide"
 		if wide {

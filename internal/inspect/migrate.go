@@ -99,7 +99,7 @@ func (m *migration) readDaemon() {
 	b, err := m.readFile(path)
 	if err != nil {
 		if shim, _ := m.keys.Get("type"); string(shim) == `"multus-shim"` || m.DaemonConf != "" {
-			m.notSeen("the configuration of Multus' daemon, which has keys of its own: %s: %v (it may be in a ConfigMap alone: write it to a file, and name that with --daemon-config)", path, err)
+			m.notSeen("the configuration of Multus' daemon, which has keys of its own: %s%s: %v (it may be in a ConfigMap alone: write it to a file, and name that with --daemon-config)", string(m.root), path, err)
 		}
 		return
 	}

@@ -272,7 +272,7 @@ func TestMigrateLooksAtCopies(t *testing.T) {
 		t.Errorf("object and field are not told: %+v", c.Checks)
 	}
 	c = Migrate(t.Context(), DoctorOptions{Root: h.dir, DaemonConf: "/copy/none.json", Version: version, Now: at})
-	if seen := strings.Join(c.Unseen, "\n"); !strings.Contains(seen, "/copy/none.json") || !strings.Contains(seen, "networks and pods") {
+	if seen := strings.Join(c.Unseen, "\n"); !strings.Contains(seen, h.dir+"/copy/none.json: ") || !strings.Contains(seen, "networks and pods") {
 		t.Errorf("unseen: %q", c.Unseen)
 	}
 }

@@ -163,7 +163,7 @@ func (w *World) read(file string, inDir bool) error {
 	}
 	root, err := os.OpenRoot(filepath.Dir(file))
 	if err != nil {
-		return fmt.Errorf("read file: %w", err)
+		return &fs.PathError{Op: "read", Path: file, Err: hostfiles.Cause(err)}
 	}
 	defer root.Close()
 	data, err := hostfiles.ReadRegular(root, filepath.Base(file), maxFileBytes)

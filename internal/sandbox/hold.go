@@ -12,7 +12,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -108,7 +110,17 @@ func downCommand(stateDir string) string {
 	if stateDir == "" {
 		return "weft sandbox down"
 	}
-	return "weft sandbox down --state-dir " + stateDir
+	return "weft sandbox down --state-dir " + shellWord(stateDir)
+}
+
+// shellWord is a text as one word of a shell's command.
+func shellWord(text string) string {
+	if text != "" && !strings.ContainsFunc(text, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("/._-+,@%:=", r)
+	}) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 func (p *place) close() {

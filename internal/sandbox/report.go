@@ -155,17 +155,27 @@ func (r *Report) writeLines(b *strings.Builder) {
 	}
 	if r.Holder != nil {
 		r.writeFaults(b)
-		fmt.Fprintf(b, "\nKept running by process %d. Enter a pod with:\n", r.Holder.PID)
-		for _, p := range r.Pods {
-			if len(p.Interfaces) > 0 {
-				fmt.Fprintf(b, "  %s    # %s\n", r.Holder.Enter(p.Netns), p.id())
-			}
-		}
-		fmt.Fprintf(b, "Take it down with:\n  %s\n", r.Holder.down)
+		b.WriteString("\n" + r.Kept())
 		return
 	}
 	b.WriteByte('\n')
 	r.writeEnd(b)
+}
+
+// Kept says how to enter the pods that are left running, and how to take them down; "" when none are.
+func (r *Report) Kept() string {
+	if r.Holder == nil {
+		return ""
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "Kept running by process %d. Enter a pod with:\n", r.Holder.PID)
+	for _, p := range r.Pods {
+		if len(p.Interfaces) > 0 {
+			fmt.Fprintf(&b, "  %s    # %s\n", r.Holder.Enter(p.Netns), p.id())
+		}
+	}
+	fmt.Fprintf(&b, "Take it down with:\n  %s\n", r.Holder.down)
+	return b.String()
 }
 
 // writeRoutes tells of default routes that do not lead through the pod network.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -283,5 +284,42 @@ func TestOneAtATime(t *testing.T) {
 	p.close()
 	if _, err := Down(t.Context(), dir); !errors.Is(err, ErrNotKept) {
 		t.Errorf("down afterwards: %v", err)
+	}
+}
+
+// TestDownCommand: what is printed is what a shell passes on.
+func TestDownCommand(t *testing.T) {
+	for dir, want := range map[string]string{
+		"":            "weft sandbox down",
+		"/tmp/st-3.d": "weft sandbox down --state-dir /tmp/st-3.d",
+		"/tmp/st 3":   "weft sandbox down --state-dir '/tmp/st 3'",
+		"/tmp/it's":   `weft sandbox down --state-dir '/tmp/it'\''s'`,
+		"/tmp/$(x)":   "weft sandbox down --state-dir '/tmp/$(x)'",
+	} {
+		got := downCommand(dir)
+		if got != want {
+			t.Errorf("%q: %s, want %s", dir, got, want)
+		}
+		out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", strings.Replace(got, "weft sandbox down", "printf %s", 1)+" ''").Output()
+		if err != nil || !strings.HasSuffix(string(out), dir) {
+			t.Errorf("a shell reads %q: %v", out, err)
+		}
+	}
+}
+
+// TestKept: how to enter what is kept is told apart from the table, for those who asked for JSON.
+func TestKept(t *testing.T) {
+	r := &Report{Pods: []Pod{{Namespace: "default", Name: "a", Netns: "/run/netns/a", Interfaces: []Interface{{}}}, {Namespace: "default", Name: "b"}}}
+	if got := r.Kept(); got != "" {
+		t.Errorf("nothing is kept: %q", got)
+	}
+	r.Holder = &Holder{PID: 7, down: "weft sandbox down"}
+	want := "Kept running by process 7. Enter a pod with:\n  nsenter -t 7 -m -p -n nsenter --net=/run/netns/a sh    # default/a\nTake it down with:\n  weft sandbox down\n"
+	if got := r.Kept(); got != want {
+		t.Errorf("got %q\nwant %q", got, want)
+	}
+	var b strings.Builder
+	if err := r.WriteTable(&b); err != nil || !strings.HasSuffix(b.String(), want) {
+		t.Errorf("table %q: %v", b.String(), err)
 	}
 }
