@@ -4,6 +4,7 @@
 package source
 
 import (
+	"bufio"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -25,12 +26,34 @@ const (
 
 	connectOpen = 1
 	authList    = 66
+	addresses   = 353
+
+	agentCommand = 3 // of QEMU's program
 
 	headerSize = 7 * word
 	serialAt   = 5 * word
-	// maxPacket is far more than the XML of a machine with hundreds of devices, or 10,000 addresses.
-	maxPacket = 4 << 20
 )
+
+// Limits of what a packet may have, and of how many events there may be. A launcher may be its
+// guest's, and what an agent answers is the guest's.
+const (
+	maxPacket = 1 << 20   // far more than the XML of a machine with hundreds of devices
+	maxAgent  = 256 << 10 // an answer that is the agent's: thousands of addresses
+	maxSmall  = 64 << 10  // an event, or an error
+	maxEvents = 1000      // a second; a machine that is migrated or plugged into has dozens
+	buffered  = 1 << 10   // bytes that are read ahead: some events
+)
+
+// limit is how long a packet of a header may be.
+func limit(is call, kind, status uint32) uint32 {
+	switch {
+	case kind == typeMessage || status == statusError:
+		return maxSmall
+	case is == call{programRemote, addresses}, is == call{programQEMU, agentCommand}:
+		return maxAgent
+	}
+	return maxPacket
+}
 
 // shapes are those of the answers to what is asked here; others are refused.
 func shapes(program, procedure uint32) (shape, bool) {
@@ -40,9 +63,6 @@ func shapes(program, procedure uint32) (shape, bool) {
 		getState    = 212
 		listDomains = 273
 		register    = 316
-		addresses   = 353
-
-		agentCommand = 3
 	)
 	switch {
 	case program == programQEMU && procedure == agentCommand:
@@ -74,7 +94,10 @@ func shapes(program, procedure uint32) (shape, bool) {
 // there was one.
 type guard struct {
 	conn    net.Conn
+	in      *bufio.Reader
 	event   func()
+	second  time.Time   // when the one began in which events are counted
+	events  int         // since then
 	answers chan []byte // checked packets, one a question
 	last    int32       // serial number of the last answer
 
@@ -96,7 +119,7 @@ func callOf(packet []byte) call {
 }
 
 func newGuard(conn net.Conn, event func()) *guard {
-	return &guard{conn: conn, event: event, answers: make(chan []byte, 1), done: make(chan struct{})}
+	return &guard{conn: conn, in: bufio.NewReaderSize(conn, buffered), event: event, answers: make(chan []byte, 1), done: make(chan struct{})}
 }
 
 // pump reads until the connection ends.
@@ -161,22 +184,49 @@ func (g *guard) fault() error {
 	return g.why
 }
 
-// packet reads one that is to be handed on; nil: it was a message.
+// packet reads one that is to be handed on; nil: it was a message. No memory is taken for what is
+// longer than such a packet may be.
 func (g *guard) packet() ([]byte, error) {
-	var size [word]byte
-	if _, err := io.ReadFull(g.conn, size[:]); err != nil {
+	var head [headerSize]byte
+	if _, err := io.ReadFull(g.in, head[:word]); err != nil {
 		return nil, err
 	}
-	n := binary.BigEndian.Uint32(size[:])
+	n := binary.BigEndian.Uint32(head[:])
 	if n < headerSize || n > maxPacket {
 		return nil, fmt.Errorf("libvirt's socket sends a packet of %d bytes", n)
 	}
+	if _, err := io.ReadFull(g.in, head[word:]); err != nil {
+		return nil, err
+	}
+	field := func(i int) uint32 { return binary.BigEndian.Uint32(head[i*word:]) }
+	is, kind := callOf(head[:]), field(4)
+	if most := limit(is, kind, field(6)); n > most {
+		return nil, fmt.Errorf("libvirt's socket sends a packet of %d bytes (program %#x, procedure %d), more than %d", n, is.program, is.procedure, most)
+	}
+	if kind == typeMessage {
+		if _, err := g.in.Discard(int(n - headerSize)); err != nil {
+			return nil, err
+		}
+		return nil, g.message()
+	}
 	packet := make([]byte, n)
-	copy(packet, size[:])
-	if _, err := io.ReadFull(g.conn, packet[word:]); err != nil {
+	copy(packet, head[:])
+	if _, err := io.ReadFull(g.in, packet[headerSize:]); err != nil {
 		return nil, err
 	}
 	return g.check(packet)
+}
+
+// message tells of an event. Who sends them without end would have the agent do nothing else.
+func (g *guard) message() error {
+	if now := time.Now(); now.Sub(g.second) >= time.Second {
+		g.second, g.events = now, 0
+	}
+	if g.events++; g.events > maxEvents {
+		return fmt.Errorf("libvirt's socket sends more than %d events a second", maxEvents)
+	}
+	g.event()
+	return nil
 }
 
 // check refuses what is no answer to the last question. The library decodes an answer by what it
@@ -184,10 +234,6 @@ func (g *guard) packet() ([]byte, error) {
 func (g *guard) check(packet []byte) ([]byte, error) {
 	field := func(i int) uint32 { return binary.BigEndian.Uint32(packet[i*word:]) }
 	is, kind, serial, status := callOf(packet), field(4), int32(field(5)), field(6) //nolint:gosec // any bits
-	if kind == typeMessage {
-		g.event()
-		return nil, nil
-	}
 	payload := packet[headerSize:]
 	sent, asked := g.question()
 	s, known := shapes(is.program, is.procedure)

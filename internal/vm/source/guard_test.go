@@ -55,7 +55,14 @@ func TestGuard(t *testing.T) {
 		"error":                  {libvirttest.Packet(programRemote, 212, typeReply, 1, statusError, libvirttest.Failure(42, "no domain")), ""},
 		"error without text":     {libvirttest.Packet(programRemote, 212, typeReply, 1, statusError, make([]byte, 8)), "cannot be read"},
 		"shorter than a header":  {libvirttest.U32(nil, 4), "a packet of 4 bytes"},
-		"too long":               {libvirttest.U32(nil, maxPacket+1), "a packet of 4194305 bytes"},
+		"too long":               {libvirttest.U32(nil, maxPacket+1), "a packet of 1048577 bytes"},
+		"an event too long":      {libvirttest.Packet(programRemote, 318, typeMessage, 0, 0, make([]byte, 64<<10)), "a packet of 65564 bytes"},
+		"an error too long":      {libvirttest.Packet(programRemote, 212, typeReply, 1, statusError, libvirttest.Failure(1, strings.Repeat("x", 64<<10))), "a packet of 65"},
+		"addresses too long":     {libvirttest.Packet(programRemote, 353, typeReply, 1, 0, libvirttest.Str(libvirttest.U32(nil, 1), strings.Repeat("x", 256<<10))), "a packet of 262"},
+		"the agent's too long":   {libvirttest.Packet(programQEMU, 3, typeReply, 1, 0, libvirttest.Str(libvirttest.U32(nil, 1), strings.Repeat("x", 256<<10))), "a packet of 262"},
+		"too many records":       {libvirttest.Packet(programRemote, 353, typeReply, 1, 0, append(libvirttest.U32(nil, 2049), make([]byte, 12*2049)...)), "list of 2049"},
+		"too many addresses":     {libvirttest.Packet(programRemote, 353, typeReply, 1, 0, append(libvirttest.U32(append(libvirttest.U32(nil, 1), make([]byte, 8)...), 2049), make([]byte, 12*2049)...)), "list of 2049"},
+		"events without end":     {bytes.Repeat(libvirttest.Packet(programRemote, 318, typeMessage, 0, 0, make([]byte, 40)), 2000), "events a second"},
 		"counts beyond the end":  {libvirttest.Packet(programRemote, 353, typeReply, 1, 0, libvirttest.U32(nil, 0x7fffffff)), "counts"},
 		"what nobody asked":      {libvirttest.Packet(programRemote, 999, typeReply, 1, 0, nil), "nobody asked"},
 		"what libvirt has not":   {libvirttest.Packet(programRemote, 999, typeReply, 1, 0, nil), "nobody asked"},
@@ -73,7 +80,7 @@ func TestGuard(t *testing.T) {
 			session := g.session()
 			close(session.attached)
 			g.sent, g.asked = 1, call{programRemote, 212}
-			if asked := map[string]uint32{"counts beyond the end": 353, "a stream": 14, "event, then the answer": 316, "what libvirt has not": 999}[name]; asked != 0 {
+			if asked := map[string]uint32{"too many records": 353, "too many addresses": 353, "counts beyond the end": 353, "a stream": 14, "event, then the answer": 316, "what libvirt has not": 999}[name]; asked != 0 {
 				g.asked.procedure = asked
 			}
 			go g.pump()

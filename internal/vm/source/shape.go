@@ -19,6 +19,8 @@ var errShape = errors.New("its counts do not fit its bytes") //nolint:gochecknog
 const (
 	word     = 4
 	uuidSize = 16
+	// maxList is what libvirt itself allows for interfaces, and for addresses of one.
+	maxList = 2048
 )
 
 // fits says whether data is of the shape. What follows it is none of its business.
@@ -79,6 +81,9 @@ func (s shape) list(data []byte) ([]byte, error) {
 	// Every element has a word at least.
 	if err != nil || n > len(data)/word {
 		return nil, errShape
+	}
+	if n > maxList {
+		return nil, fmt.Errorf("it has a list of %d, more than %d", n, maxList)
 	}
 	for range n {
 		if data, err = s.cut(data); err != nil {
