@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -58,7 +59,7 @@ func Doctor(ctx context.Context, o DoctorOptions) *Checkup {
 	d.checkConf()
 	d.checkPrimary()
 	d.checkPlugins(ctx)
-	d.checkPlugin()
+	d.checkPlugin(ctx)
 	d.checkSocket()
 	d.checkState()
 	d.checkRecords()
@@ -172,7 +173,7 @@ func notReady(conditions []debug.Condition) []string {
 }
 
 // checkPlugin looks at weft-cni itself.
-func (d *doctor) checkPlugin() {
+func (d *doctor) checkPlugin(ctx context.Context) {
 	at, err := d.root.program("weft-cni", d.BinDir)
 	if err != nil {
 		d.add(ResultFault, "weft-cni", err.Error(), "run weft-agent install, which the agent's pod does when it starts")
@@ -182,6 +183,9 @@ func (d *doctor) checkPlugin() {
 		d.add(ResultFault, "weft-cni", fmt.Sprintf("%s may be written by others than its owner (mode %#o)", at, info.Mode().Perm()), "chmod 755 it, and see who did that: it runs as root")
 	}
 	_, version, err := program(at)
+	if err == nil && version == unreleased && d.root.here() {
+		version = cmp.Or(saidVersion(ctx, at), version)
+	}
 	want := d.Version
 	if d.state != nil {
 		want = cmp.Or(d.state.State.Versions.Plugin, d.state.State.Versions.Agent, want)
@@ -189,6 +193,8 @@ func (d *doctor) checkPlugin() {
 	switch {
 	case err != nil:
 		d.add(ResultWarn, "weft-cni", fmt.Sprintf("%s: its version cannot be read: %v", at, err), "run weft-agent install")
+	case version != want && version == unreleased && !d.root.here() && d.state == nil:
+		d.notSeen("the version of %s: a release says it when it runs, and this is a host's file", at)
 	case version != want:
 		d.add(ResultWarn, "weft-cni", fmt.Sprintf("%s is of version %s, the agent or this program of %s", at, version, want), "restart the agent, which installs its own")
 	default:
@@ -202,7 +208,25 @@ func program(path string) (pkg, version string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	return info.Path, cmp.Or(info.Main.Version, "(devel)"), nil
+	return info.Path, cmp.Or(info.Main.Version, unreleased), nil
+}
+
+// unreleased is the version of a module that was built from a checkout, as releases are, too: their
+// word stands nowhere in the file, so they have to be asked for it.
+const unreleased = "(devel)"
+
+// saidVersion is what weft-cni says of itself, "" when it says nothing (one from before could not).
+func saidVersion(ctx context.Context, at string) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, at, "--version")
+	cmd.Env = []string{} // no CNI_COMMAND
+	out, err := cmd.Output()
+	version, ok := strings.CutPrefix(strings.TrimSpace(string(out)), "weft-cni ")
+	if err != nil || !ok || len(version) > 64 {
+		return ""
+	}
+	return version
 }
 
 // checkSocket looks whether the planner is there.

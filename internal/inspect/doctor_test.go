@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -483,5 +484,34 @@ func TestDoctorAsksForRights(t *testing.T) {
 	c := look(&rights{err: io.ErrUnexpectedEOF}, "")
 	if !strings.Contains(strings.Join(c.Unseen, "\n"), "the rights of the kubeconfig's account: unexpected EOF") {
 		t.Errorf("unseen: %q", c.Unseen)
+	}
+}
+
+// TestSaidVersion: the word of a release is not in its file's build information.
+func TestSaidVersion(t *testing.T) {
+	for script, want := range map[string]string{
+		"echo weft-cni v1.2.3":                        "v1.2.3",
+		"[ \"$1\" = --version ] && echo weft-cni v2":  "v2",
+		"echo usage: nothing of the kind":             "",
+		"echo weft-cni v1; exit 2":                    "",
+		"[ -z \"$CNI_COMMAND\" ] && echo weft-cni v3": "v3",
+		"head -c 1000 /dev/zero | tr '\\0' x; echo":   "",
+	} {
+		at := filepath.Join(t.TempDir(), "weft-cni")
+		if err := os.WriteFile(at, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+		if got := saidVersion(t.Context(), at); got != want {
+			t.Errorf("%s: %q, want %q", script, got, want)
+		}
+	}
+	at := filepath.Join(t.TempDir(), "weft-cni")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-X github.com/weftnet/weft/internal/host/version.word=v1.2.3", "-o", at, "../../cmd/weft-cni")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	_, built, err := program(at)
+	if got := saidVersion(t.Context(), at); got != "v1.2.3" || built == got || err != nil {
+		t.Errorf("a release says %q, its file %q: %v", got, built, err)
 	}
 }
