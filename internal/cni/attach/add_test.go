@@ -527,3 +527,13 @@ func TestLanes(t *testing.T) {
 	}
 	r.wantClean()
 }
+
+// What the runtime's environment says of Go programs' memory is not meant for this one.
+func TestADDWithTheRuntimesCollector(t *testing.T) {
+	r := newRig(t)
+	r.pod(networks, "neta")
+	r.ok("ADD", "GOGC=1", "GOMEMLIMIT=1")
+	r.wantCalls("pa ADD eth0", "pb ADD net1")
+	r.ok("DEL", "GOGC=1", "GOMEMLIMIT=1")
+	r.wantClean()
+}

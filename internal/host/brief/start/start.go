@@ -36,19 +36,23 @@ const (
 	// filler is the largest piece that comes out of a processor's own cache of pages, as
 	// small objects do: what is left there would otherwise be used first.
 	filler = 15 << 13
+	// most fillers are needed from one huge page to the next. Where the collector runs it may give
+	// out the addresses of those before, and there would be no end.
+	most = huge/filler + 2
 )
 
 // moveHeap has the heap go on in one huge page: one fault instead of a hundred, each of
 // which takes a virtual machine some microseconds. The rest of the page before is given
 // away untouched, so it costs addresses and no memory. Where there is no huge page to be
 // had nothing is lost.
-func moveHeap() {
+func moveHeap() (fillers int) {
 	end := address(allocate(filler)) + filler
 	page := (end + huge - 1) &^ (huge - 1)
-	for end <= page {
+	for fillers = 1; end <= page && fillers < most; fillers++ {
 		end = max(end, address(allocate(filler))+filler)
 	}
 	_, _, _ = syscall.RawSyscall(syscall.SYS_MADVISE, page, huge, syscall.MADV_HUGEPAGE)
+	return fillers
 }
 
 //go:noinline
