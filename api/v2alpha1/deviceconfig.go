@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -63,7 +62,7 @@ func (e *EntryError) Unwrap() error { return e.Err }
 // keys podIfName and vlan, in exactly these letters, each at most once; apiVersion and kind may be
 // there and must then be this group's and DeviceConfig. Nothing else is: a key that is misspelt
 // would otherwise leave a pod without what it asked for. The error joins a *ParameterError for
-// each fault.
+// each fault, of which it names MaxFaults.
 func ParseParameters(raw []byte) (DeviceConfig, error) { return Merge([][]byte{raw}) }
 
 // Merge reads the parameters of several entries, in their order: those of the DeviceClass first,
@@ -75,16 +74,67 @@ func Merge(entries [][]byte) (DeviceConfig, error) {
 	var c DeviceConfig
 	var faults []error
 	for i, raw := range entries {
-		err := c.overlay(raw)
+		p, err := ReadParameters(raw)
 		if err != nil && len(entries) > 1 {
 			err = &EntryError{Entry: i, Err: err}
 		}
 		faults = append(faults, err)
+		p.Over(&c)
 	}
 	if err := errors.Join(faults...); err != nil {
 		return DeviceConfig{}, err
 	}
 	return c, nil
+}
+
+// Parameters is what one entry says; nil: it does not have the key.
+//
+// +kubebuilder:object:generate=false
+type Parameters struct {
+	podIfName *string
+	vlan      *int32
+}
+
+// MaxFaults is how many faults of one entry are named: what a user writes is to cost no more to
+// refuse than to take.
+const MaxFaults = 8
+
+// ReadParameters reads one entry as ParseParameters does, to be merged by Over: an entry for many
+// devices need be read but once.
+func ReadParameters(raw []byte) (Parameters, error) {
+	var p Parameters
+	all, err := members(raw)
+	if err != nil {
+		return p, err
+	}
+	var faults []error
+	seen := make(map[string]bool, min(len(all), 2*MaxFaults))
+	for _, m := range all {
+		err := p.set(m)
+		if seen[m.key] {
+			err = &ParameterError{Key: shown(m.key), Text: "stands there twice"}
+		}
+		seen[m.key] = true
+		if err == nil {
+			continue
+		}
+		if len(faults) == MaxFaults {
+			faults = append(faults, &ParameterError{Text: "have more faults than are named here"})
+			break
+		}
+		faults = append(faults, err)
+	}
+	return p, errors.Join(faults...)
+}
+
+// Over puts what the entry says over what earlier ones have said.
+func (p Parameters) Over(c *DeviceConfig) {
+	if p.podIfName != nil {
+		c.PodIfName = *p.podIfName
+	}
+	if p.vlan != nil {
+		c.VLAN = *p.vlan
+	}
 }
 
 // ParseStored reads the Config of a claim's status entry, whoever wrote it and whenever: keys that
@@ -161,31 +211,12 @@ func broken(err error) error {
 	return &ParameterError{Text: fmt.Sprintf("are no JSON: %v", err)}
 }
 
-// overlay takes what an entry says.
-func (c *DeviceConfig) overlay(raw []byte) error {
-	all, err := members(raw)
-	if err != nil {
-		return err
-	}
-	var faults []error
-	var seen []string
-	for _, m := range all {
-		if slices.Contains(seen, m.key) {
-			faults = append(faults, &ParameterError{Key: shown(m.key), Text: "stands there twice"})
-			continue
-		}
-		seen = append(seen, m.key)
-		faults = append(faults, c.set(m))
-	}
-	return errors.Join(faults...)
-}
-
-func (c *DeviceConfig) set(m member) error {
+func (p *Parameters) set(m member) error {
 	switch m.key {
 	case "podIfName":
-		return c.setPodIfName(m)
+		return p.setPodIfName(m)
 	case "vlan":
-		return c.setVLAN(m)
+		return p.setVLAN(m)
 	case "apiVersion":
 		return constant(m, Group+"/"+Version)
 	case "kind":
@@ -200,7 +231,7 @@ func (c *DeviceConfig) set(m member) error {
 	return &ParameterError{Key: shown(m.key), Text: text}
 }
 
-func (c *DeviceConfig) setPodIfName(m member) error {
+func (p *Parameters) setPodIfName(m member) error {
 	name, err := text(m)
 	if err != nil {
 		return err
@@ -208,7 +239,7 @@ func (c *DeviceConfig) setPodIfName(m member) error {
 	if reason := podIfNameFault(name); reason != "" {
 		return &ParameterError{Key: m.key, Text: fmt.Sprintf("%q %s", name, reason)}
 	}
-	c.PodIfName = name
+	p.podIfName = &name
 	return nil
 }
 
@@ -234,7 +265,7 @@ func podIfNameFault(name string) string {
 	return ""
 }
 
-func (c *DeviceConfig) setVLAN(m member) error {
+func (p *Parameters) setVLAN(m member) error {
 	value := string(m.raw)
 	n, err := strconv.ParseInt(value, 10, 32)
 	switch {
@@ -243,7 +274,7 @@ func (c *DeviceConfig) setVLAN(m member) error {
 	case err != nil:
 		return &ParameterError{Key: m.key, Text: shown(value) + " is no whole number"}
 	}
-	c.VLAN = int32(n)
+	p.vlan = new(int32(n))
 	return nil
 }
 

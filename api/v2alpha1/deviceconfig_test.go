@@ -258,3 +258,13 @@ func FuzzParseStored(f *testing.F) {
 		}
 	})
 }
+
+// An entry of nothing but faults is refused by the first few of them.
+func TestParseParametersStopsAtMaxFaults(t *testing.T) {
+	raw := `{"podIfName":"a"` + strings.Repeat(`,"x":1`, 1000) + `}`
+	_, err := v2alpha1.ParseParameters([]byte(raw))
+	faults := split(err)
+	if len(faults) != v2alpha1.MaxFaults+1 || !strings.Contains(faults[v2alpha1.MaxFaults].Error(), "more faults") {
+		t.Errorf("%d faults: %v", len(faults), err)
+	}
+}

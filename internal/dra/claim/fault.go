@@ -64,3 +64,29 @@ func (e *BusyError) Error() string {
 	return fmt.Sprintf("claim %s: request %s: device %s is still prepared for claim %s (UID %s): it is free once that claim is unprepared",
 		e.Claim, e.Request, e.Device, e.Holder, e.HolderUID)
 }
+
+// mostText is how much of an error leaves the node: into logs, events and the kubelet's own.
+const mostText = 2048
+
+// cutError is an error of which only the first part is told.
+type cutError struct {
+	text string
+	err  error
+}
+
+func (e *cutError) Error() string { return e.text }
+
+// Unwrap gives the whole of it.
+func (e *cutError) Unwrap() error { return e.err }
+
+// short cuts what a claim with many faults has to say.
+func short(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	if len(text) <= mostText {
+		return err
+	}
+	return &cutError{text: fmt.Sprintf("%s… (%d bytes more)", strings.ToValidUTF8(text[:mostText], ""), len(text)-mostText), err: err}
+}

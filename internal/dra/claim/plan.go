@@ -40,7 +40,52 @@ type view struct {
 	node, driver string
 	device       func(name string) (device.Device, bool)
 	managed      func(device.ManagerType) bool
-	uses         []use // of all claims
+	entries      []said // of the claim
+	uses         []use   // of all claims
+}
+
+// said is what one configuration of a claim says, read once for all devices that it is for: the
+// plan is made under a lock that hooks wait for.
+type said struct {
+	requests []string
+	says     v2alpha1.Parameters
+	field    string // where it stands
+	raw      []byte
+	err      error
+}
+
+// entriesOf reads what the class and then the claim say: nothing depends on the API's order.
+func entriesOf(claim *resourceapi.ResourceClaim, driver string) (all []said) {
+	if claim.Status.Allocation == nil {
+		return nil
+	}
+	for _, source := range []resourceapi.AllocationConfigSource{resourceapi.AllocationConfigSourceClass, resourceapi.AllocationConfigSourceClaim} {
+		for i, c := range claim.Status.Allocation.Devices.Config {
+			if c.Source != source || c.Opaque == nil || c.Opaque.Driver != driver {
+				continue
+			}
+			e := said{requests: c.Requests, field: fmt.Sprintf("config[%d] (%s)", i, source), raw: c.Opaque.Parameters.Raw}
+			e.says, e.err = v2alpha1.ReadParameters(e.raw)
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// faultsOf are the entries that cannot be read, each one once, whatever it is for.
+func faultsOf(entries []said, claim types.NamespacedName, results []resourceapi.DeviceRequestAllocationResult) (faults []error) {
+	for _, e := range entries {
+		of := func(r resourceapi.DeviceRequestAllocationResult) bool { return applies(e.requests, r.Request) }
+		if i := slices.IndexFunc(results, of); e.err != nil && i >= 0 {
+			const most = 200
+			f := &Fault{Claim: claim, Field: e.field, Value: string(e.raw[:min(len(e.raw), most)]), Reason: "is not valid", Err: e.err}
+			if len(e.requests) > 0 {
+				f.Request, f.Device = results[i].Request, results[i].Device
+			}
+			faults = append(faults, f)
+		}
+	}
+	return faults
 }
 
 // plan checks a claim against everything that is known, and says what is to be prepared. The error
@@ -57,10 +102,10 @@ func plan(claim *resourceapi.ResourceClaim, v view) (planned, error) {
 		return p, err
 	}
 	p.body.PodUIDs = []string{string(pod)}
-	var faults []error
+	faults := faultsOf(v.entries, name, results)
 	for _, result := range results {
 		d, dev, err := planDevice(claim, result, v)
-		if err != nil {
+		if err != nil || dev == nil {
 			faults = append(faults, err)
 			continue
 		}
@@ -108,7 +153,8 @@ func consumer(claim *resourceapi.ResourceClaim) (types.UID, error) {
 	return "", fault
 }
 
-// planDevice checks one result.
+// planDevice checks one result. No device and no error: its configuration is at fault, which
+// faultsOf tells.
 func planDevice(claim *resourceapi.ResourceClaim, r resourceapi.DeviceRequestAllocationResult, v view) (record.Device, device.Device, error) {
 	fault := func(field, value, reason string, err error) error {
 		return &Fault{
@@ -132,10 +178,10 @@ func planDevice(claim *resourceapi.ResourceClaim, r resourceapi.DeviceRequestAll
 	if !v.managed(dev.Manager()) {
 		return d, nil, fault("manager", d.Manager, "is not known", nil)
 	}
-	var err error
-	if d.Config, err = parameters(claim, r.Request, v.driver, fault); err != nil {
-		return d, nil, err
+	if d.Config, ok = parameters(v.entries, r.Request); !ok {
+		return d, nil, nil
 	}
+	var err error
 	if err := dev.Check(d.Config); err != nil {
 		config, _ := json.Marshal(d.Config) //nolint:errcheck // it came out of JSON
 		return d, nil, fault("config", string(config), "cannot be prepared so", err)
@@ -156,31 +202,18 @@ func userPool(node, slicePool string) (string, bool) {
 	return slicePool, slicePool != "" && !strings.Contains(slicePool, "/")
 }
 
-// parameters merges what the class and then the claim say for a request.
-func parameters(
-	claim *resourceapi.ResourceClaim, request, driver string, fault func(field, value, reason string, err error) error,
-) (v2alpha1.DeviceConfig, error) {
-	var raws [][]byte
-	var faults []error
-	// The API has the class's entries first; nothing depends on that.
-	for _, source := range []resourceapi.AllocationConfigSource{resourceapi.AllocationConfigSourceClass, resourceapi.AllocationConfigSourceClaim} {
-		for i, c := range claim.Status.Allocation.Devices.Config {
-			if c.Source != source || c.Opaque == nil || c.Opaque.Driver != driver || !applies(c.Requests, request) {
-				continue
-			}
-			raw := c.Opaque.Parameters.Raw
-			if _, err := v2alpha1.ParseParameters(raw); err != nil {
-				const most = 200
-				field := fmt.Sprintf("config[%d] (%s)", i, source)
-				faults = append(faults, fault(field, string(raw[:min(len(raw), most)]), "is not valid", err))
-			}
-			raws = append(raws, raw)
+// parameters merges what there is for a request, if all of it is right.
+func parameters(entries []said, request string) (c v2alpha1.DeviceConfig, ok bool) {
+	for _, e := range entries {
+		if !applies(e.requests, request) {
+			continue
 		}
+		if e.err != nil {
+			return v2alpha1.DeviceConfig{}, false
+		}
+		e.says.Over(&c)
 	}
-	if len(faults) > 0 {
-		return v2alpha1.DeviceConfig{}, errors.Join(faults...)
-	}
-	return v2alpha1.Merge(raws)
+	return c, true
 }
 
 // applies says whether an entry for these requests is for a result's request, which may be that of

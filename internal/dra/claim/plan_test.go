@@ -5,6 +5,8 @@ package claim
 
 import (
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -40,6 +42,11 @@ func viewOf(uses ...use) view {
 	}
 }
 
+func planOf(claim *resourceapi.ResourceClaim, v view) (planned, error) {
+	v.entries = entriesOf(claim, v.driver)
+	return plan(claim, v)
+}
+
 func TestPlanConfigurations(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*resourceapi.ResourceClaim)
@@ -72,7 +79,7 @@ func TestPlanConfigurations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			claim := newClaim("c1", "p1", nil, 0, 1)
 			c.edit(claim)
-			p, err := plan(claim, viewOf())
+			p, err := planOf(claim, viewOf())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -94,7 +101,7 @@ func TestPlanTakesOnlyWhatIsOurs(t *testing.T) {
 	results[1].AdminAccess = new(true) // T-36
 	results[2].Pool = "sriov-pool"     // of a driver that does not name the node
 	// That the device which is only looked at is another claim's is no matter.
-	p, err := plan(claim, viewOf(use{uid: "x", device: vfName(1)}))
+	p, err := planOf(claim, viewOf(use{uid: "x", device: vfName(1)}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +111,7 @@ func TestPlanTakesOnlyWhatIsOurs(t *testing.T) {
 	// A claim in which nothing is ours may be anybody's.
 	claim.Status.ReservedFor = nil
 	claim.Status.Allocation.Devices.Results = results[:2]
-	if p, err := plan(claim, viewOf()); err != nil || len(p.body.Devices) != 0 {
+	if p, err := planOf(claim, viewOf()); err != nil || len(p.body.Devices) != 0 {
 		t.Errorf("planned %+v, %v", p, err)
 	}
 }
@@ -146,7 +153,7 @@ func TestPlanFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			claim := newClaim("c1", "p1", nil, 0, 1)
 			c.edit(claim)
-			_, err := plan(claim, viewOf(other))
+			_, err := planOf(claim, viewOf(other))
 			if err == nil {
 				t.Fatal("no fault")
 			}
@@ -161,13 +168,49 @@ func TestPlanFaults(t *testing.T) {
 
 func TestPlanBusy(t *testing.T) {
 	holder := use{claim: types.NamespacedName{Namespace: "other", Name: "c0"}, uid: "uid-c0", pod: "uid-p0", device: vfName(0)}
-	_, err := plan(t22(), viewOf(holder))
+	_, err := planOf(t22(), viewOf(holder))
 	busy, ok := errors.AsType[*BusyError](err)
 	if !ok || busy.Holder.String() != "other/c0" || busy.Device != vfName(0) {
 		t.Errorf("got %v", err)
 	}
 	holder.uid = "uid-c1" // the claim itself
-	if _, err := plan(t22(), viewOf(holder)); err != nil {
+	if _, err := planOf(t22(), viewOf(holder)); err != nil {
 		t.Error(err)
+	}
+}
+
+// A claim of nothing but faults, as large as the API takes it: it costs little, and so does what is
+// said of it.
+func TestPrepareHostileParameters(t *testing.T) {
+	r := newRig(t)
+	claim := newClaim("c1", "p1", nil, 0, 1, 2, 3)
+	var b strings.Builder
+	for i := 0; b.Len() < 10<<10-16; i++ {
+		fmt.Fprintf(&b, `,"%x":0`, i)
+	}
+	for range 32 {
+		addConfig(claim, fromClaim, driver, "{"+b.String()[1:]+"}")
+	}
+	r.api.add(claim)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	results, err := r.plugin.PrepareResourceClaims(t.Context(), []*resourceapi.ResourceClaim{claim})
+	runtime.ReadMemStats(&after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = results[claim.UID].Err
+	if _, ok := errors.AsType[*v2alpha1.ParameterError](err); !ok {
+		t.Fatalf("error is %T", err)
+	}
+	if text := err.Error(); len(text) > mostText+64 || !strings.Contains(text, "config[0] (FromClaim)") || !strings.Contains(text, "bytes more)") {
+		t.Errorf("%d bytes: %s", len(text), text)
+	}
+	if texts := r.api.texts(); len(texts) > 2*(mostText+200) {
+		t.Errorf("events have %d bytes", len(texts))
+	}
+	const most = 24 << 20
+	if took := after.TotalAlloc - before.TotalAlloc; took > most {
+		t.Errorf("%d MiB were taken for 320 KiB", took>>20)
 	}
 }

@@ -43,7 +43,7 @@ func (p *Plugin) PrepareResourceClaims(
 			began := time.Now()
 			devices, err := p.claims.prepare(ctx, claim, p.driver)
 			p.claims.cfg.Observe(Outcome{Call: "prepare", Devices: len(devices), Took: time.Since(began), Err: err})
-			if err != nil {
+			if err = short(err); err != nil {
 				p.claims.tellFailure(claim, err)
 			}
 			mu.Lock()
@@ -79,7 +79,7 @@ func (p *Plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 			began := time.Now()
 			n, err := p.claims.unprepare(ctx, claim.UID)
 			p.claims.cfg.Observe(Outcome{Call: "unprepare", Devices: n, Took: time.Since(began), Err: err})
-			if err != nil {
+			if err = short(err); err != nil {
 				p.claims.cfg.Log.Warn("claim is not freed", "claim", claim.String(), "claim_uid", claim.UID, "error", err)
 				p.claims.event(claim.NamespacedName, claim.UID, corev1.EventTypeWarning, "UnprepareFailed", err.Error())
 			}

@@ -105,6 +105,7 @@ func (c *Claims) plan(claim *resourceapi.ResourceClaim, driver string) (planned,
 		node: c.cfg.Node, driver: driver,
 		device:  c.cfg.Store.Device,
 		managed: func(t device.ManagerType) bool { return c.cfg.Managers[t] != nil },
+		entries: entriesOf(claim, driver),
 	}, c.cfg.Store.Allocations)
 }
 
