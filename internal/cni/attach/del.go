@@ -39,6 +39,10 @@ func (h *hands) del(ctx context.Context) ([]byte, error) {
 	if err := h.open(); err != nil {
 		return nil, cmp.Or(confErr, err)
 	}
+	if err := h.key().Validate(); err != nil {
+		h.undoUnrecorded(ctx, confErr, err)
+		return nil, confErr
+	}
 	rec, corrupt, err := h.acquire(ctx, h.key())
 	if err != nil {
 		return nil, err
@@ -59,6 +63,15 @@ func (h *hands) del(ctx context.Context) ([]byte, error) {
 	}
 	h.sweepSome(ctx)
 	return nil, nil
+}
+
+// undoUnrecorded is DEL of what no ADD could record. It is unknown, as others are.
+func (h *hands) undoUnrecorded(ctx context.Context, confErr, keyErr error) {
+	h.log.warn("this sandbox was never attached by Weft: " + keyErr.Error())
+	if confErr == nil {
+		h.undoOwnDelegates(ctx, nil)
+		h.sweepSome(ctx)
+	}
 }
 
 // delRecord undoes a record for a DEL of the runtime.
@@ -136,7 +149,7 @@ func (h *hands) removeScratch(s *record.Sandbox) {
 }
 
 // undoOwnDelegates runs the DEL of the delegates that the conf itself names, for a
-// sandbox of which nothing is known. Errors are told, never answered.
+// sandbox of which nothing is known; rec is nil where there can be none. Errors are told, never answered.
 func (h *hands) undoOwnDelegates(ctx context.Context, rec *journal.Record) {
 	p, err := h.planLocally(plan.Input{Sandbox: h.req.sandbox})
 	if err != nil {

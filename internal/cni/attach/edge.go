@@ -50,6 +50,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/selection"
+	"github.com/weftnet/weft/internal/host/journal"
 )
 
 const (
@@ -212,6 +213,13 @@ func read(p Process, command string) (request, error) {
 			}
 		}
 		*into[v.name] = value
+	}
+	// What has no record cannot be made, and is not known. DEL of it has less to do.
+	if sb := req.sandbox; command == "ADD" || command == "CHECK" {
+		if most := journal.MaxKey - len(recordKey("", sb.IfName)); len(sb.ContainerID) > most {
+			return req, fault.New(fault.Environment, "CNI_CONTAINERID", "", "%s is longer than the %d bytes that a record's name has for it beside CNI_IFNAME",
+				fault.Quote(sb.ContainerID), most)
+		}
 	}
 	b, err := io.ReadAll(io.LimitReader(p.Stdin, maxStdin+1))
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/record"
 	"github.com/weftnet/weft/internal/cni/scratch"
+	"github.com/weftnet/weft/internal/cni/selection"
 	"github.com/weftnet/weft/internal/host/brief"
 	"github.com/weftnet/weft/internal/host/journal"
 	"github.com/weftnet/weft/internal/host/lanes"
@@ -35,6 +36,9 @@ const drainTimeout = 5 * time.Second
 // Multus scratch files: two NADs with one conf name share their plugins' state.
 func (h *hands) gc(ctx context.Context) ([]byte, error) {
 	if err := h.configure(); err != nil {
+		return nil, err
+	}
+	if err := checkValid(h.conf.ValidAttachments); err != nil {
 		return nil, err
 	}
 	ctx = brief.WithTimeout(ctx, gcTimeout)
@@ -60,6 +64,25 @@ func (h *hands) gc(ctx context.Context) ([]byte, error) {
 	h.sweepSome(ctx)
 	faults = append(faults, h.gcNetworks(ctx, nets, podNetwork))
 	return nil, errors.Join(faults...)
+}
+
+// checkValid checks the runtime's list before anything is undone by it: of a list with an entry
+// that can be no attachment the others cannot be trusted either.
+func checkValid(list []netconf.ValidAttachment) error {
+	for i, v := range list {
+		for _, f := range []struct {
+			field, value string
+			validate     func(string) error
+		}{
+			{"containerID", v.ContainerID, netconf.NetworkName},
+			{"ifname", v.IfName, selection.InterfaceName},
+		} {
+			if err := f.validate(f.value); err != nil {
+				return fault.New(fault.Config, "configuration", fmt.Sprintf("cni.dev/valid-attachments[%d].%s", i, f.field), "%s %w", fault.Quote(f.value), err)
+			}
+		}
+	}
+	return nil
 }
 
 // gcRecords undoes the records that are not in the runtime's list, unless their ADD
@@ -173,6 +196,10 @@ func (h *hands) gcScratch(ctx context.Context) error {
 	var faults []error
 	for _, id := range ids {
 		if h.listed(id) {
+			continue
+		}
+		if err := recordKey(id, defaultIfName).Validate(); err != nil {
+			h.log.warn("Multus scratch file of a container that cannot be recorded: " + err.Error())
 			continue
 		}
 		faults = append(faults, h.gcOneScratch(ctx, id))

@@ -95,6 +95,10 @@ func (t *task) append(p journal.Phase) error {
 // used rather than what this call's environment says: DEL may come with another
 // CNI_PATH, or none of the namespace.
 func (t *task) call(i int, a plan.Attachment, prev []byte) chain.Call {
+	inherit := []*os.File{t.lane}
+	if t.rec != nil {
+		inherit = []*os.File{t.rec.LockFile(), t.lane}
+	}
 	return chain.Call{
 		Network:       a.Conf,
 		RuntimeConfig: a.RuntimeConfig,
@@ -104,7 +108,7 @@ func (t *task) call(i int, a plan.Attachment, prev []byte) chain.Call {
 		Args:          a.Args,
 		Path:          t.path(),
 		PrevResult:    prev,
-		Inherit:       []*os.File{t.rec.LockFile(), t.lane},
+		Inherit:       inherit,
 		Started: func(plugin int, g chain.Group) {
 			// Without this line DEL still finds the group by its lock, so a write
 			// that fails here is told by the next one.

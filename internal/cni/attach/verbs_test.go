@@ -331,3 +331,58 @@ func TestGCGoesOn(t *testing.T) {
 		t.Errorf("no network was cleaned: %v", calls)
 	}
 }
+
+// Rule 2: a list with an entry that can be no attachment is refused, and nothing is undone by it.
+func TestGCChecksTheListFirst(t *testing.T) {
+	entry := func(containerID, ifName string) map[string]any {
+		return map[string]any{"containerID": containerID, "ifname": ifName}
+	}
+	for name, c := range map[string]struct {
+		list  []any
+		field string
+	}{
+		"nothing in it":       {[]any{map[string]any{}}, "cni.dev/valid-attachments[0].containerID"},
+		"another directory":   {[]any{entry("../..", "eth0")}, "cni.dev/valid-attachments[0].containerID"},
+		"the second":          {[]any{entry("cid1", "eth0"), entry("a/b", "eth0")}, "cni.dev/valid-attachments[1].containerID"},
+		"no interface":        {[]any{entry("cid1", "")}, "cni.dev/valid-attachments[0].ifname"},
+		"a bad interface":     {[]any{entry("cid1", "a/b")}, "cni.dev/valid-attachments[0].ifname"},
+		"a long container ID": {[]any{entry(strings.Repeat("a", 256), "eth0")}, "cni.dev/valid-attachments[0].containerID"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.pod(networks, "neta")
+			r.ok("ADD")
+			r.calls()
+			r.conf["cniVersion"], r.conf["cni.dev/valid-attachments"] = "1.1.0", c.list
+			r.fails(7, c.field, "GC")
+			r.wantCalls()
+			if _, err := os.Stat(r.record()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A container ID of which no record's name can be made is refused by ADD; what it could not have
+// made is deleted like any other unknown.
+func TestContainerIDsThatCannotBeRecorded(t *testing.T) {
+	r := newRig(t)
+	r.pod(networks, "neta")
+	for _, n := range []int{195, 196, 250, 255} {
+		id := "CNI_CONTAINERID=" + strings.Repeat("a", n)
+		if n == 195 { // and "-eth0" are the 200 that there are
+			r.ok("ADD", id)
+			r.ok("CHECK", id)
+			r.calls()
+			r.ok("DEL", id)
+			r.wantCalls("pb DEL net1", "pa DEL eth0")
+			continue
+		}
+		r.fails(4, "CNI_CONTAINERID", "ADD", id)
+		r.fails(4, "195 bytes", "CHECK", id)
+		r.wantCalls()
+		r.ok("DEL", id)
+		r.wantCalls("pa DEL eth0")
+	}
+	r.wantClean()
+}
