@@ -16,7 +16,8 @@ type Domain struct {
 	// the domain are then kept and marked as stale.
 	Err error
 
-	// Guest is what the guest agent last reported; nil: it never reported anything.
+	// Guest is what the guest agent last reported; nil: it never reported anything. While the agent
+	// is silent, nil stands for what the previous status has of the guest.
 	Guest []GuestInterface
 	// GuestErr says why its last answer could not be used. Guest is then an older answer; nil
 	// stands for what the previous status has of the guest.

@@ -54,9 +54,10 @@ func (m *merger) believed() []GuestInterface {
 	guest := d.Guest
 	if d.GuestErr != nil && d.Agent != AgentDisconnected {
 		m.warn(SourceUnreadable, "", "the guest agent's answer cannot be used: %v; its last good one is kept", d.GuestErr)
-		if guest == nil {
-			guest = m.remembered()
-		}
+	}
+	// Who has begun to look, or looks from another node, does not know yet what the guest said.
+	if guest == nil && d.Agent != AgentDisconnected && (d.GuestErr != nil || d.Agent == AgentSilent) {
+		guest = m.remembered()
 	}
 	switch {
 	case d.Agent == AgentDisconnected:

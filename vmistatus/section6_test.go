@@ -29,7 +29,7 @@ type six struct {
 // TestSectionSix has the cases that a merge decides. TestControllerTable has 29 (its annotation),
 // 33, 37, 39 and 43, TestCache 10, 33, 34, 36 and 48, TestFromXML 30, the property and fuzz
 // tests 28, 29, 36 and 47. Cases 49 and 50 are the business of who asks libvirt: internal/vm/report's
-// TestStuckMachine and internal/vm/source's TestAgentAskedItself.
+// TestStuckMachine and TestStuckAgent, and internal/vm/source's TestHungAgent and TestAgentAskedItself.
 func TestSectionSix(t *testing.T) {
 	const upper, lower, other = "52:54:00:AA:00:01", "52:54:00:aa:00:01", "52:54:00:aa:00:02"
 	prim := []spec{{"prim", "B", "pod", "", ""}}
@@ -109,6 +109,28 @@ func TestSectionSix(t *testing.T) {
 		{
 			row:    row{id: "19 v6 first", spec: prim, domain: nics(d("prim", lower)), pods: pods{"prim": read(p6, p4)}, guest: []guest{g("eth0", lower, p4, p6)}, want: []entry{nic("prim", lower, dga, "eth0", p6, p4)}},
 			family: []entry{nic("prim", lower, dga, "eth0", p4, p6)},
+		},
+		{
+			row: row{
+				id: "20 agent gone for a moment, and who looks has never heard it", spec: both, domain: nics(d("prim", lower), d("sec", other)), pods: pods{"prim": read(p4)},
+				before: []entry{nic("prim", lower, dga, "eth0", p4), nic("sec", other, dga, "eth1", "192.168.1.5"), guestOnly("br0", "52:54:00:aa:00:03", "10.9.0.1")},
+				want:   []entry{nic("prim", lower, dga, "eth0", p4), nic("sec", other, dga, "eth1", "192.168.1.5"), guestOnly("br0", "52:54:00:aa:00:03", "10.9.0.1")},
+			},
+			changed: agent(vmistatus.AgentSilent), warnings: []vmistatus.Code{vmistatus.StaleAgent},
+		},
+		{
+			row: row{
+				id: "20 and the new pod of a migration", spec: prim, domain: nics(d("prim", lower)), pods: pods{"prim": read("10.244.7.7")},
+				before: []entry{nic("prim", lower, dga, "eth0", p4)}, want: []entry{nic("prim", lower, dga, "eth0", "10.244.7.7")},
+			},
+			changed: agent(vmistatus.AgentSilent), warnings: []vmistatus.Code{vmistatus.StaleAgent, vmistatus.AddressConflict},
+		},
+		{
+			row: row{
+				id: "20 agent gone, and who looks has never heard it", spec: prim, domain: nics(d("prim", lower)), pods: pods{"prim": read(p4)},
+				before: []entry{nic("prim", lower, dga, "eth0", p4)}, want: []entry{nic("prim", lower, dom, "", p4)},
+			},
+			changed: agent(vmistatus.AgentDisconnected),
 		},
 		{
 			row: row{
