@@ -63,3 +63,10 @@ func (h hwaddr) compare(o hwaddr) int {
 	}
 	return cmp.Or(cmp.Compare(h.length, o.length), cmp.Compare(h.raw, o.raw))
 }
+
+// SameMAC says whether two spellings are of one MAC: any case, any dividers. An empty or all-zero
+// one is the same as nothing.
+func SameMAC(a, b string) bool {
+	h := parseMAC(a)
+	return !h.nothing() && h == parseMAC(b)
+}

@@ -28,6 +28,7 @@ type Fake struct {
 	Itself string                  // what the agent answers when it is asked itself; empty: libvirt refuses that
 	Silent bool                    // it answers nothing any more
 	Stuck  string                  // a machine of which nothing is answered
+	Mute   bool                    // an agent's question is never answered, all others are
 
 	mu    sync.Mutex
 	asked int // how often an agent was
@@ -59,6 +60,8 @@ const (
 	internalError = 1
 	noSupport     = 3
 	agentCommand  = 3 // of QEMU's program
+
+	agentAddresses = 353
 )
 
 // Set changes it while it serves.
@@ -184,8 +187,14 @@ func (f *Fake) answer(program, procedure uint32, question []byte) (payload []byt
 	if f.Silent || f.Stuck != "" && bytes.HasPrefix(question, Str(nil, f.Stuck)) {
 		return nil, 0, false
 	}
-	if program == programQEMU && procedure == agentCommand {
+	agents := program == programQEMU && procedure == agentCommand || program == programRemote && procedure == agentAddresses
+	if agents {
 		f.asked++
+	}
+	switch {
+	case agents && f.Mute:
+		return nil, 0, false
+	case program == programQEMU && procedure == agentCommand:
 		if f.Itself == "" {
 			return Failure(noSupport, "no custom commands here"), statusError, true
 		}
@@ -206,8 +215,7 @@ func (f *Fake) answer(program, procedure uint32, question []byte) (payload []byt
 		return U32(p, uint32(len(f.names))), 0, true
 	case 316:
 		return U32(nil, 1), 0, true
-	case 353:
-		f.asked++
+	case agentAddresses:
 		p, s := f.Guest()
 		return p, s, true
 	}

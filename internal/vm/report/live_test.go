@@ -145,7 +145,7 @@ func (g *rig) start(tb testing.TB, publish bool, changes ...func(*Reporter)) (r 
 		Pods: func(uid string) (Pod, bool) {
 			return Pod{Namespace: "ns", Name: "virt-launcher-" + uid, UID: uid}, !g.noPods.Load()
 		},
-		Times: source.Times{Limit: 5 * time.Minute}, // the machine may be busy
+		Times: source.Times{Limit: 5 * time.Minute, Agent: 5 * time.Minute}, // the machine may be busy
 		Log:   slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -319,6 +319,49 @@ status: {phase: Running, activePods: {NAME: here}, interfaces: [{name: default, 
 		t.Errorf("%+v", all)
 	}
 	stop() // nor does it keep the agent from ending
+}
+
+// The same where libvirt answers and only the guest's agent hangs: what libvirt says is written, and what
+// the status has of the guest stays for the time of grace.
+func TestStuckAgent(t *testing.T) {
+	g := newRig(t, 2)
+	g.api.Apply(strings.ReplaceAll(`
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {namespace: ns, name: NAME, uid: uid-NAME, labels: {kubevirt.io/nodeName: here}}
+spec:
+  domain: {devices: {interfaces: [{name: default, bridge: {}}]}}
+  networks: [{name: default, pod: {}}]
+status: {phase: Running, activePods: {NAME: here}, interfaces: [{name: default, mac: "02:00:00:00:00:01", ipAddress: 10.7.7.7, ipAddresses: [10.7.7.7],
+  interfaceName: ens3, infoSource: "domain, guest-agent", queueCount: 1, linkState: up}]}
+`, "NAME", machineName(1)))
+	f := libvirttest.New("ns_" + machineName(1))
+	f.Mute, f.XML = true, strings.Replace(f.XML, "<alias", "<link state='down'/><alias", 1)
+	defer f.Drop()
+	r, stop := g.start(t, true, func(r *Reporter) {
+		usual := r.dial
+		r.dial = func(pod string) func(context.Context) (net.Conn, error) {
+			if pod != machineName(1) {
+				return usual(pod)
+			}
+			return func(context.Context) (net.Conn, error) { return f.Dial(), nil }
+		}
+	})
+	defer stop()
+	until(t, "the change of the domain is written", func() bool {
+		vmi, other := r.get("ns/"+machineName(1)), r.get("ns/"+machineName(0))
+		return vmi != nil && other != nil && len(other.Status.Interfaces) == 1 && vmi.Status.Interfaces[0].LinkState == "down"
+	})
+	want := []vmistatus.Interface{{
+		Name: "default", MAC: "02:00:00:00:00:01", IP: "10.7.7.7", IPs: []string{"10.7.7.7"}, InterfaceName: "ens3",
+		InfoSource: "domain, guest-agent", QueueCount: 1, LinkState: "down",
+	}}
+	if d := cmp.Diff(want, r.get("ns/"+machineName(1)).Status.Interfaces); d != "" {
+		t.Error("status (-want +got):\n", d)
+	}
+	if all := r.VMIs(); len(all) != 2 || all[1].Fault != "" || all[1].State != "running" {
+		t.Errorf("%+v", all)
+	}
 }
 
 // A machine whose pod is not known yet is looked at as soon as it is, and nothing is remembered of one

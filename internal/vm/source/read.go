@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/weftnet/weft/vmistatus"
@@ -22,11 +23,30 @@ type Snapshot struct {
 	At, GuestAt time.Time
 	// Err is why libvirt cannot be asked now. Domain is then what was known before, marked as old.
 	Err error
+
+	asking bool // the agent is still to be asked: what is known of the guest is of before
 }
 
 // Read asks once for a machine. Of before, what is not read well this time is kept, and marked.
 // An error is libvirt's; what is wrong with the XML or the agent is in the snapshot.
 func (c *Conn) Read(ctx context.Context, d Domain, before Snapshot, now time.Time) (Snapshot, error) {
+	s, err := c.readDomain(ctx, d, before, now)
+	if err != nil || !s.asking {
+		return s, err
+	}
+	ctx, cancel := agentLimited(ctx, usualAgent)
+	defer cancel()
+	_ = c.readGuest(ctx, d, &s) // that the connection ended by it is in the snapshot
+	return s, nil
+}
+
+const (
+	channelConnected    = "connected"
+	channelDisconnected = "disconnected"
+)
+
+// readDomain asks libvirt, without asking the agent: who does not answer hides nothing of this.
+func (c *Conn) readDomain(ctx context.Context, d Domain, before Snapshot, now time.Time) (Snapshot, error) {
 	s := Snapshot{At: now, GuestAt: before.GuestAt}
 	var err error
 	if s.State, err = c.State(ctx, d); err != nil {
@@ -40,35 +60,38 @@ func (c *Conn) Read(ctx context.Context, d Domain, before Snapshot, now time.Tim
 	if before.Domain != nil {
 		s.Domain.Guest = before.Domain.Guest
 	}
-	return s, c.readGuest(ctx, d, &s)
-}
-
-const (
-	channelConnected    = "connected"
-	channelDisconnected = "disconnected"
-)
-
-func (c *Conn) readGuest(ctx context.Context, d Domain, s *Snapshot) error {
 	switch {
 	case s.State == Paused:
 		s.Domain.Agent = vmistatus.AgentSilent
-		return nil
 	case s.State != Running || s.Domain.Channel == channelDisconnected:
 		s.Domain.Agent = vmistatus.AgentDisconnected // the caller knows since when
-		return nil
-	case s.Domain.Channel != channelConnected && s.Domain.Err == nil:
-		return nil // there is no agent
-	}
+	case s.Domain.Channel == channelConnected || s.Domain.Err != nil:
+		s.asking, s.Domain.Agent = true, vmistatus.AgentSilent
+		if before.Domain != nil && before.Domain.Agent != vmistatus.AgentUnknown {
+			s.Domain.Agent, s.Domain.GuestErr = before.Domain.Agent, before.Domain.GuestErr
+		}
+	} // else there is no agent
+	return s, nil
+}
+
+// readGuest asks the agent. An error says that the connection ended by that.
+func (c *Conn) readGuest(ctx context.Context, d Domain, s *Snapshot) error {
 	guest, err := c.Guest(ctx, d)
-	switch {
-	case err == nil:
-		s.Domain.Guest, s.Domain.Agent, s.GuestAt = guest, vmistatus.AgentConnected, s.At
-	case c.guard.fault() != nil:
-		return err // libvirt does not answer any more
-	default:
-		s.Domain.GuestErr, s.Domain.Agent = err, vmistatus.AgentSilent
+	domain := *s.Domain // of which others have been told
+	domain.GuestErr = err
+	s.Domain, s.asking = &domain, false
+	if err != nil {
+		domain.Agent = vmistatus.AgentSilent
+		return c.guard.fault()
 	}
+	domain.Guest, domain.Agent, s.GuestAt = guest, vmistatus.AgentConnected, s.At
 	return nil
+}
+
+// agentLimited bounds a question to an agent: libvirt itself waits for its answer for ever, unless it
+// was told otherwise.
+func agentLimited(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("the guest agent does not answer within %s", limit))
 }
 
 // aged is the snapshot as it is once libvirt cannot be asked.
@@ -83,9 +106,11 @@ func (s Snapshot) aged(err error) Snapshot {
 	return s
 }
 
-// agentAway says that the agent can say nothing, and not because the machine rests.
+// agentAway says that the agent says nothing, or nothing that can be used, and not because the
+// machine rests.
 func (s Snapshot) agentAway() bool {
-	return s.Domain != nil && s.State != Paused && (s.Err != nil || s.Domain.Agent == vmistatus.AgentDisconnected || s.State == Off)
+	return s.Domain != nil && s.State != Paused &&
+		(s.Err != nil || s.Domain.Agent == vmistatus.AgentDisconnected || s.State == Off || s.Domain.GuestErr != nil)
 }
 
 // agentless is the snapshot without the agent: believed still, or not any more.
@@ -102,12 +127,17 @@ func (s Snapshot) agentless(gone bool) Snapshot {
 	return s
 }
 
-// hasAddress says that the guest reported an address that others can reach.
+// hasAddress says that the guest reported an address that others can reach, on an interface that the
+// domain has: a guest has bridges of its own as well.
 func (s Snapshot) hasAddress() bool {
 	if s.Domain == nil {
 		return false
 	}
 	for _, g := range s.Domain.Guest {
+		own := func(n vmistatus.NIC) bool { return vmistatus.SameMAC(n.MAC, g.MAC) }
+		if len(s.Domain.HostDevices) == 0 && !slices.ContainsFunc(s.Domain.Interfaces, own) {
+			continue // of a device the domain tells no MAC
+		}
 		for _, text := range g.IPs {
 			if ip, err := netip.ParseAddr(text); err == nil && ip.IsGlobalUnicast() {
 				return true

@@ -6,6 +6,7 @@ package source
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -18,15 +19,20 @@ import (
 type Times struct {
 	Fast  time.Duration // between two looks while the guest has no address
 	Slow  time.Duration // between two looks otherwise
-	Limit time.Duration // for one look
+	Limit time.Duration // for libvirt's own part of one look
+	Agent time.Duration // for the guest agent's part of it
 	Grace time.Duration // for which an agent that is away is believed
 }
 
 const (
 	usualFast  = 5 * time.Second
 	usualSlow  = 2 * time.Minute
-	usualLimit = 15 * time.Second // libvirt itself gives an agent 5 s
+	usualLimit = 15 * time.Second
+	usualAgent = 8 * time.Second // libvirt gives an agent 5 s to wake up, and any time to answer
 	usualGrace = time.Minute
+
+	// burst is how many looks events cause at once; afterwards there is one each fast interval.
+	burst = 5
 
 	// settle is how long events gather before they are looked at.
 	settle = 500 * time.Millisecond
@@ -37,7 +43,7 @@ const (
 func (t Times) usual() Times {
 	return Times{
 		Fast: cmp.Or(t.Fast, usualFast), Slow: cmp.Or(t.Slow, usualSlow),
-		Limit: cmp.Or(t.Limit, usualLimit), Grace: cmp.Or(t.Grace, usualGrace),
+		Limit: cmp.Or(t.Limit, usualLimit), Agent: cmp.Or(t.Agent, usualAgent), Grace: cmp.Or(t.Grace, usualGrace),
 	}
 }
 
@@ -66,15 +72,23 @@ type Watcher struct {
 	now  Snapshot  // as it was read, which is not what is told once it is old
 	away time.Time // since when its agent is; zero: it is not
 	told string    // the last fault that was logged
+	pace Pace      // of looks that events cause
+
+	mute  time.Duration // how long the agent is not asked, since it ended a connection
+	until time.Time     // when it is asked again
 }
 
 // NewWatcher makes a watcher. It touches nothing.
 func NewWatcher(cfg Config) *Watcher {
-	return &Watcher{cfg: cfg, times: cfg.Times.usual(), event: wake.New()}
+	times := cfg.Times.usual()
+	return &Watcher{cfg: cfg, times: times, event: wake.New(), pace: Pace{Every: times.Fast, Burst: burst}}
 }
 
 // Poke has it look soon.
 func (w *Watcher) Poke() { w.event.Raise() }
+
+// errAgent says that the connection ended by a question to the agent: libvirt is not to blame.
+var errAgent = errors.New("the guest agent's answer ended the connection to libvirt") //nolint:gochecknoglobals // a sentinel
 
 // Run watches until ctx ends.
 func (w *Watcher) Run(ctx context.Context) error {
@@ -85,8 +99,11 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return nil //nolint:nilerr // that it was told to end is no fault
 		}
 		w.note(ctx, err)
-		w.publish(w.now.aged(err))
-		if time.Since(begun) > lastRetry {
+		agents := errors.Is(err, errAgent)
+		if !agents {
+			w.publish(w.now.aged(err))
+		}
+		if agents || time.Since(begun) > lastRetry {
 			retry = firstRetry
 		}
 		w.pause(ctx, retry)
@@ -129,16 +146,18 @@ func (w *Watcher) ends() <-chan time.Time {
 	return nil // it was said already
 }
 
-// publish tells what is known, with an agent that is away grown old.
+// publish tells what is known, with an agent that is away grown old. Before the agent is asked it is
+// as much away as it was.
 func (w *Watcher) publish(s Snapshot) {
 	w.now = s
-	if s.agentAway() {
-		if w.away.IsZero() {
-			w.away = time.Now()
-		}
-		s = s.agentless(time.Since(w.away) >= w.times.Grace)
-	} else {
+	switch away := s.agentAway(); {
+	case away && w.away.IsZero():
+		w.away = time.Now()
+	case !away && !s.asking:
 		w.away = time.Time{}
+	}
+	if !w.away.IsZero() {
+		s = s.agentless(time.Since(w.away) >= w.times.Grace)
 	}
 	w.cfg.Changed(s)
 }
@@ -194,42 +213,79 @@ func (w *Watcher) limited(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeoutCause(ctx, w.times.Limit, fmt.Errorf("libvirt does not answer within %s", w.times.Limit))
 }
 
-// look reads everything once and says when to do so again.
+// look reads everything once and says when to do so again. What libvirt says is told before the
+// agent is asked, who may take long.
 func (w *Watcher) look(ctx context.Context, c *Conn) (time.Duration, error) {
-	ctx, cancel := w.limited(ctx)
-	defer cancel()
-	d, err := c.Find(ctx, w.cfg.Domain)
-	if err != nil {
-		return 0, err
-	}
-	s, err := c.Read(ctx, d, w.now, time.Now())
+	d, s, err := w.lookDomain(ctx, c)
 	if err != nil {
 		return 0, err
 	}
 	w.publish(s)
-	if s.Domain.GuestErr == nil && s.State == Running && s.Domain.Channel == channelConnected && !s.hasAddress() {
+	if !s.asking {
+		return w.times.Slow, nil
+	}
+	if left := time.Until(w.until); left > 0 {
+		return min(left, w.times.Slow), nil
+	}
+	guest, cancel := agentLimited(ctx, w.times.Agent)
+	defer cancel()
+	ended := c.readGuest(guest, d, &s)
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	w.publish(s)
+	if ended != nil {
+		w.mute = min(max(2*w.mute, w.times.Fast), w.times.Slow)
+		w.until = time.Now().Add(w.mute)
+		return 0, fmt.Errorf("%w: %w", errAgent, ended)
+	}
+	w.mute = 0
+	failing := s.Domain.GuestErr != nil && time.Since(w.away) < w.times.Grace
+	lacking := s.Domain.GuestErr == nil && s.Domain.Channel == channelConnected && !s.hasAddress()
+	if failing || lacking {
 		return w.times.Fast, nil
 	}
 	return w.times.Slow, nil
 }
 
-// wait waits until it is time to look again.
+func (w *Watcher) lookDomain(ctx context.Context, c *Conn) (Domain, Snapshot, error) {
+	ctx, cancel := w.limited(ctx)
+	defer cancel()
+	d, err := c.Find(ctx, w.cfg.Domain)
+	if err != nil {
+		return d, Snapshot{}, err
+	}
+	s, err := c.readDomain(ctx, d, w.now, time.Now())
+	return d, s, err
+}
+
+// wait waits until it is time to look again: that of d, or soon after an event.
 func (w *Watcher) wait(ctx context.Context, c *Conn, d time.Duration) error {
+	due := time.Now().Add(d)
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+	byEvent := false
 	for {
+		event := w.event
+		if byEvent {
+			event = nil // one is enough
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-c.Done():
 			return fmt.Errorf("the connection to libvirt ended: %w", c.guard.fault())
 		case <-timer.C:
+			w.event.Clear()
+			if byEvent {
+				w.pace.Done(time.Now())
+			}
 			return nil
 		case <-w.ends():
 			w.publish(w.now)
-		case <-w.event:
-			wake.Pause(ctx, settle)
-			return nil
+		case <-event:
+			byEvent = true
+			timer.Reset(min(max(settle, w.pace.Wait(time.Now())), time.Until(due)))
 		}
 	}
 }

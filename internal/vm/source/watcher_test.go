@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -144,6 +145,135 @@ func TestAges(t *testing.T) {
 			t.Errorf("libvirt back: %+v", s)
 		}
 	})
+}
+
+// linkDown changes the machine's definition.
+func linkDown(f *libvirttest.Fake) {
+	f.Set(func() { f.XML = strings.Replace(f.XML, "<alias", "<link state='down'/><alias", 1) })
+	f.Happens()
+}
+
+// A guest agent that never answers hides nothing of what libvirt itself says, from the start and later,
+// and is asked less and less often: libvirt waits for it as long, for each who asks.
+func TestHungAgent(t *testing.T) {
+	for name, first := range map[string]bool{"from the start": true, "later": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := libvirttest.New("ns_vm")
+				f.Mute = first
+				look := watching(t, f)
+				s := look()
+				if s.Domain == nil || len(s.Domain.Interfaces) != 1 {
+					t.Fatalf("%+v, want what libvirt says", s)
+				}
+				f.Set(func() { f.Mute = true })
+				linkDown(f)
+				<-time.After(usualAgent + 2*settle)
+				s = look()
+				if s.Err != nil || s.Domain.Err != nil || s.Domain.GuestErr == nil || s.Domain.Agent != vmistatus.AgentSilent || (len(s.Domain.Guest) == 0) != first {
+					t.Errorf("%+v %+v: want libvirt's data as it is, and the agent's fault beside its last answer", s, s.Domain)
+				}
+				if s.Domain.Interfaces[0].LinkState != "down" {
+					t.Errorf("%+v, want the change of the domain", s.Domain.Interfaces)
+				}
+				before := f.Asked()
+				<-time.After(10 * time.Minute)
+				if s = look(); s.Err != nil || s.Domain.Err != nil || s.Domain.Agent != vmistatus.AgentDisconnected || s.At.Before(time.Now().Add(-usualSlow-usualLimit)) {
+					t.Errorf("%+v %+v: want libvirt's data as it is, and nothing believed of the agent's", s, s.Domain)
+				}
+				if n := f.Asked() - before; n > 15 {
+					t.Errorf("the agent is asked %d times in ten minutes", n)
+				}
+				f.Set(func() { f.Mute = false })
+				<-time.After(usualSlow + usualAgent + lastRetry)
+				if s = look(); s.Domain.Agent != vmistatus.AgentConnected || s.Domain.GuestErr != nil || len(s.Domain.Guest) != 1 {
+					t.Errorf("%+v, want the agent's answer", s.Domain)
+				}
+			})
+		})
+	}
+}
+
+// An agent that only answers with errors is believed for the time of grace and asked often meanwhile; the
+// time that a machine is paused does not count.
+func TestFailingAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := libvirttest.New("ns_vm")
+		look := watching(t, f)
+		look()
+		<-time.After(usualSlow + time.Second) // it answered, well, longer ago than the grace
+		good := f.Guest
+		fails := func() ([]byte, uint32) { return libvirttest.Failure(86, "QEMU guest agent is not connected"), 1 }
+		f.Set(func() { f.Guest = fails })
+		f.Happens()
+		<-time.After(2 * settle)
+		before := f.Asked()
+		<-time.After(usualGrace - 2*settle)
+		if s := look(); s.Domain.Agent != vmistatus.AgentSilent || len(s.Domain.Guest) != 1 {
+			t.Errorf("an agent that fails for a short time: %+v", s.Domain)
+		}
+		if n := f.Asked() - before; n < 10 {
+			t.Errorf("an agent that fails is asked %d times within the grace", n)
+		}
+		f.Set(func() { f.State = 3 })
+		f.Happens()
+		<-time.After(time.Hour)
+		if s := look(); s.Domain.Agent != vmistatus.AgentSilent {
+			t.Errorf("paused: %v", s.Domain.Agent)
+		}
+		f.Set(func() { f.State = 1 })
+		f.Happens()
+		<-time.After(usualGrace + usualSlow)
+		if s := look(); s.Domain.Agent != vmistatus.AgentDisconnected || s.Domain.GuestErr == nil {
+			t.Errorf("an agent that fails for long: %+v", s.Domain)
+		}
+		f.Set(func() { f.Guest = good })
+		<-time.After(usualSlow)
+		if s := look(); s.Domain.Agent != vmistatus.AgentConnected || s.Domain.GuestErr != nil {
+			t.Errorf("it answers again: %+v", s.Domain)
+		}
+	})
+}
+
+// Events, which a guest can cause, have the machine looked at at once a few times, and then not more
+// often than one that has no address.
+func TestEventsArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := libvirttest.New("ns_vm")
+		look := watching(t, f)
+		look()
+		before := f.Asked()
+		for range 600 {
+			f.Happens()
+			<-time.After(100 * time.Millisecond)
+		}
+		look()
+		if n := f.Asked() - before; n < 10 || n > 20 {
+			t.Errorf("a minute of events has the guest asked %d times", n)
+		}
+	})
+}
+
+// Addresses of the guest's own bridges are none that others can reach it by.
+func TestHasAddress(t *testing.T) {
+	nics := []vmistatus.NIC{{Name: "default", MAC: "02:00:00:00:00:0A"}}
+	bridge := vmistatus.GuestInterface{Name: "docker0", MAC: "02:42:00:00:00:01", IPs: []string{"172.17.0.1"}}
+	nic := func(ip string) vmistatus.GuestInterface {
+		return vmistatus.GuestInterface{Name: "eth0", MAC: "02-00-00-00-00-0a", IPs: []string{ip}}
+	}
+	for name, c := range map[string]struct {
+		domain vmistatus.Domain
+		want   bool
+	}{
+		"a bridge alone": {vmistatus.Domain{Interfaces: nics, Guest: []vmistatus.GuestInterface{nic("fe80::1"), bridge}}, false},
+		"the NIC":        {vmistatus.Domain{Interfaces: nics, Guest: []vmistatus.GuestInterface{bridge, nic("10.0.0.5")}}, true},
+		"empty MACs":     {vmistatus.Domain{Interfaces: []vmistatus.NIC{{Name: "default"}}, Guest: []vmistatus.GuestInterface{{Name: "sit0", IPs: []string{"10.0.0.5"}}}}, false},
+		"a device's MAC that the domain does not tell": {vmistatus.Domain{HostDevices: []vmistatus.HostDevice{{Name: "sr"}}, Guest: []vmistatus.GuestInterface{nic("10.0.0.5")}}, true},
+	} {
+		if got := (Snapshot{Domain: &c.domain}).hasAddress(); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
 }
 
 // A libvirt that takes a question and never answers costs the time limit, and no goroutine stays.
