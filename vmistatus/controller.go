@@ -34,6 +34,8 @@ type PodNetwork struct {
 	Interface string `json:"interface"`
 	// Default marks the pod's default network.
 	Default bool `json:"default"`
+	// IPs are its addresses in the pod.
+	IPs []string `json:"ips"`
 }
 
 // ParseNetworkStatus reads the annotation. An empty one lists nothing; of one that cannot be read
@@ -99,6 +101,24 @@ func ReportOf(vmi *v1.VirtualMachineInstance, pod *corev1.Pod) *MultusReport {
 		}
 	}
 	return r
+}
+
+// ResolvePodNetworks finds the elements of a network-status that are those of the VMI's networks, by
+// the networks' names: the default one is the primary network's.
+func ResolvePodNetworks(vmi *v1.VirtualMachineInstance, listed []PodNetwork) map[string]*PodNetwork {
+	c := controller{vmi: vmi, listed: listed, known: true}
+	c.split()
+	c.resolve()
+	found := map[string]*PodNetwork{}
+	for i, p := range c.found {
+		if p != nil {
+			found[c.secondaries[i].Name] = p
+		}
+	}
+	if i := slices.IndexFunc(listed, func(p PodNetwork) bool { return p.Default }); i >= 0 && c.primary != nil {
+		found[c.primary.Name] = &listed[i]
+	}
+	return found
 }
 
 // controller is one application of a network-status.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	v1 "kubevirt.io/api/core/v1"
@@ -57,25 +58,50 @@ func TestFromPod(t *testing.T) {
 	multus := func(name, nad string) v1.Network {
 		return v1.Network{Name: name, NetworkSource: v1.NetworkSource{Multus: &v1.MultusNetwork{NetworkName: nad}}}
 	}
-	networks := []v1.Network{multus("red", "shared"), multus("blue", "shared"), multus("green", "ns/one"), *v1.DefaultPodNetwork(), multus("cached", "one2")}
-	const status = `[{"name":"kindnet","ips":["10.244.0.9","fd00::9"],"default":true},{"name":"ns/shared","interface":"podb1f51a511f1","ips":["192.0.2.1"]},` +
-		`{"name":"ns/shared","interface":"net2","ips":["192.0.2.2"]},{"name":"ns/one","interface":"net3","ips":["192.0.2.3"]},{"name":"ns/one2","ips":["192.0.2.4"]}]`
+	one := func(ip string) vmistatus.PodRead { return vmistatus.PodRead{PodIP: ip, PodIPs: []string{ip}} }
+	const (
+		red, green, blue = `{"name":"ns/shared","interface":"podb1f51a511f1","ips":["192.0.2.1"]}`,
+			`{"name":"ns/shared","interface":"podba4788b226a","ips":["192.0.2.2"]}`, `{"name":"ns/shared","interface":"pod16477688c0e","ips":["192.0.2.3"]}`
+		net1, net2 = `{"name":"ns/shared","interface":"net1","ips":["192.0.2.1"]}`, `{"name":"ns/shared","interface":"net2","ips":["192.0.2.2"]}`
+	)
+	shared := []v1.Network{multus("red", "shared"), multus("green", "shared"), multus("blue", "ns/shared")}
 	cached := vmistatus.PodRead{PodIP: "198.51.100.1"}
-	in := vmistatus.Input{Networks: networks, PodCache: map[string]vmistatus.PodRead{"cached": cached}}
-	addFromPod(in, vmi, status)
-	want := map[string]vmistatus.PodRead{
-		"default": {PodIP: "10.244.0.9", PodIPs: []string{"10.244.0.9", "fd00::9"}},
-		"red":     {PodIP: "192.0.2.1", PodIPs: []string{"192.0.2.1"}}, // by its link's name; blue's is not known
-		"green":   {PodIP: "192.0.2.3", PodIPs: []string{"192.0.2.3"}},
-		"cached":  cached,
-	}
-	if d := cmp.Diff(want, in.PodCache); d != "" {
-		t.Error("addresses (-want +got):\n", d)
-	}
-	for _, broken := range []string{"", "[{", "null", "{}", `[null]`, `[{"ips":[]}]`} {
-		in := vmistatus.Input{Networks: networks, PodCache: map[string]vmistatus.PodRead{}}
-		if addFromPod(in, vmi, broken); len(in.PodCache) > 0 {
-			t.Errorf("%q gives %v", broken, in.PodCache)
+	for name, c := range map[string]struct {
+		networks []v1.Network
+		status   string
+		want     map[string]vmistatus.PodRead // besides what is cached
+	}{
+		"each of its own": {
+			[]v1.Network{multus("red", "shared"), multus("blue", "shared"), multus("green", "ns/one"), *v1.DefaultPodNetwork(), multus("cached", "one2")},
+			`[{"name":"kindnet","ips":["10.244.0.9","fd00::9"],"default":true},` + red + `,` + net2 +
+				`,{"name":"ns/one","interface":"net3","ips":["192.0.2.3"]},{"name":"ns/one2","ips":["192.0.2.4"]}]`,
+			map[string]vmistatus.PodRead{
+				"default": {PodIP: "10.244.0.9", PodIPs: []string{"10.244.0.9", "fd00::9"}},
+				"red":     one("192.0.2.1"), "blue": one("192.0.2.2"), "green": one("192.0.2.3"),
+			},
+		},
+		"three hashed ones of one definition": {
+			shared, "[" + blue + "," + red + "," + green + "]",
+			map[string]vmistatus.PodRead{"red": one("192.0.2.1"), "green": one("192.0.2.2"), "blue": one("192.0.2.3")},
+		},
+		"only one of them is attached": {shared, "[" + red + "]", map[string]vmistatus.PodRead{"red": one("192.0.2.1")}},
+		"ordinal ones": {
+			shared, "[" + net2 + "," + net1 + "]", map[string]vmistatus.PodRead{"red": one("192.0.2.1"), "green": one("192.0.2.2")},
+		},
+		"nothing":               {shared, "", nil},
+		"torn":                  {shared, "[{", nil},
+		"null":                  {shared, "null", nil},
+		"an object":             {shared, "{}", nil},
+		"null in it":            {shared, "[null]", nil},
+		"without addresses":     {shared, `[{"name":"ns/shared","interface":"net1","ips":[]}]`, nil},
+		"nothing but addresses": {[]v1.Network{multus("red", "one")}, `[{"ips":["192.0.2.1"]}]`, nil},
+	} {
+		vmi.Spec.Networks = c.networks
+		in := vmistatus.Input{Networks: c.networks, PodCache: map[string]vmistatus.PodRead{"cached": cached}}
+		addFromPod(in, vmi, c.status)
+		delete(in.PodCache, "cached")
+		if d := cmp.Diff(c.want, in.PodCache, cmpopts.EquateEmpty()); d != "" {
+			t.Errorf("%s: addresses (-want +got):\n%s", name, d)
 		}
 	}
 }
