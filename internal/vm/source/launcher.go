@@ -110,14 +110,17 @@ type Launcher struct {
 // to the socket is the pod's own and may be made of links: it is resolved as inside of the pod's
 // root, and what it ends at is connected to by its descriptor and not by its name. The process that
 // listens there has to be one of the pod: a volume could hold another's socket.
-func (l Launcher) Dial(context.Context) (net.Conn, error) {
+func (l Launcher) Dial(ctx context.Context) (net.Conn, error) {
 	pids, err := l.Processes.of(l.Pod)
 	if err != nil {
 		return nil, err
 	}
 	err = ErrNoLauncher
 	for _, pid := range pids {
-		conn, dialErr := l.dial(pid)
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		conn, dialErr := l.dial(ctx, pid)
 		if dialErr == nil {
 			return conn, nil
 		}
@@ -128,8 +131,9 @@ func (l Launcher) Dial(context.Context) (net.Conn, error) {
 	return nil, err
 }
 
-// podCgroup is a directory of the kubelet's for a pod, of either of its drivers.
-var podCgroup = regexp.MustCompile(`^(?:kubepods(?:-[a-z]+)?-)?pod([0-9a-f]{8}[-_][0-9a-f_-]+?)(?:\.slice)?$`) //nolint:gochecknoglobals // a constant
+// podCgroup is a directory of the kubelet's for a pod, of either of its drivers. With a root of its
+// own (--cgroup-root, as in kind) the systemd driver's names begin with that.
+var podCgroup = regexp.MustCompile(`^(?:(?:.+-)?kubepods(?:-[a-z]+)?-)?pod([0-9a-f]{8}[-_][0-9a-f_-]+?)(?:\.slice)?$`) //nolint:gochecknoglobals // a constant
 
 // podOf is the UID of the pod that a cgroup file names, "" for none: the outermost one of its path.
 func podOf(cgroup string) string {
@@ -149,7 +153,7 @@ func podOf(cgroup string) string {
 
 func (l Launcher) owns(pid int) bool { return l.Pod != "" && l.Processes.podOf(pid) == l.Pod }
 
-func (l Launcher) dial(pid int) (net.Conn, error) {
+func (l Launcher) dial(ctx context.Context, pid int) (net.Conn, error) {
 	root, err := unix.Open(filepath.Join(l.Processes.proc, strconv.Itoa(pid), "root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open root: %w", err)
@@ -159,7 +163,7 @@ func (l Launcher) dial(pid int) (net.Conn, error) {
 		return nil, fs.ErrNotExist
 	}
 	for _, path := range sockets() {
-		conn, err := dialIn(root, path)
+		conn, err := dialIn(ctx, root, path)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
 			continue
 		}
@@ -175,7 +179,7 @@ func (l Launcher) dial(pid int) (net.Conn, error) {
 }
 
 // dialIn connects to a socket below a root whose owner may have put links anywhere in it.
-func dialIn(root int, path string) (*net.UnixConn, error) {
+func dialIn(ctx context.Context, root int, path string) (*net.UnixConn, error) {
 	fd, err := unix.Openat2(root, path, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	})
@@ -190,7 +194,12 @@ func dialIn(root int, path string) (*net.UnixConn, error) {
 	if stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return nil, errors.New("it is no socket")
 	}
-	return net.DialUnix("unix", nil, &net.UnixAddr{Name: "/proc/self/fd/" + strconv.Itoa(fd), Net: "unix"})
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(fd))
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.UnixConn), nil //nolint:forcetypeassert // a connection of that network is one
 }
 
 // trust asks who listens.

@@ -4,6 +4,8 @@
 package source
 
 import (
+	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,15 +19,19 @@ const podUID = "0f3a2b1c-1111-2222-3333-444455556666"
 func TestPodOf(t *testing.T) {
 	under := strings.ReplaceAll(podUID, "-", "_")
 	for cgroup, want := range map[string]string{
-		"0::/kubepods/burstable/pod" + podUID + "/abc\n":                                                                     podUID,
-		"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + under + ".slice/cri-containerd-abc.scope\n": podUID,
-		"0::/../../kubepods.slice/kubepods-pod" + under + ".slice/crio-abc.scope\n":                                          podUID,
-		"12:pids:/kubepods/pod" + podUID + "/abc\n11:cpu:/\n":                                                                podUID,
-		"0::/kubepods/pod" + podUID + "/abc/podaaaaaaaa-1111-2222-3333-444455556666\n":                                       podUID, // the pod's own names say nothing
-		"0::/kubepods/burstable/pod" + podUID + "/abc:pod\n":                                                                 podUID,
-		"0::/user.slice/session.scope\n":                                                                                     "",
-		"0::/podman/libpod-abc\n":                                                                                            "",
-		"":                                                                                                                   "",
+		"0::/kubepods/burstable/pod" + podUID + "/abc\n":                                                                                                         podUID,
+		"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + under + ".slice/cri-containerd-abc.scope\n":                                     podUID,
+		"0::/../../kubepods.slice/kubepods-pod" + under + ".slice/crio-abc.scope\n":                                                                              podUID,
+		"12:pids:/kubepods/pod" + podUID + "/abc\n11:cpu:/\n":                                                                                                    podUID,
+		"0::/kubepods/pod" + podUID + "/abc/podaaaaaaaa-1111-2222-3333-444455556666\n":                                                                           podUID, // the pod's own names say nothing
+		"0::/kubepods/burstable/pod" + podUID + "/abc:pod\n":                                                                                                     podUID,
+		"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod" + under + ".slice/cri-containerd-abc.scope\n": podUID,
+		"0::/kubelet/kubepods/burstable/pod" + podUID + "/abc\n":                                                                                                 podUID,
+		"0::/a-b-kubepods-pod" + under + ".slice/kubepods-podaaaaaaaa_1111_2222_3333_444455556666.slice\n":                                                       podUID,
+		"0::/user.slice/kubepods-x-y-pod" + under + ".slice\n":                                                                                                   "",
+		"0::/user.slice/session.scope\n":                                                                                                                         "",
+		"0::/podman/libpod-abc\n":                                                                                                                                "",
+		"":                                                                                                                                                       "",
 	} {
 		if got := podOf(cgroup); got != want {
 			t.Errorf("%q is of pod %q, want %q", cgroup, got, want)
@@ -125,6 +131,18 @@ func TestLauncher(t *testing.T) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// Who gives up is not kept waiting.
+func TestLauncherGivesUp(t *testing.T) {
+	dir, root := proc(t, podUID)
+	listen(t, root+"/run/libvirt/virtqemud-sock")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	conn, err := Launcher{Processes: NewProcesses(dir), Pod: podUID}.Dial(ctx)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, %v", conn, err)
 	}
 }
 
