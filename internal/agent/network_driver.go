@@ -55,6 +55,7 @@ type Machine interface {
 	AddDummy(ns kernel.Namespace, name string) (kernel.Link, error)
 	Remove(ns kernel.Namespace, index int) error
 	VF(pf kernel.PCIAddr, vf int) (kernel.VF, error)
+	VFs(pf kernel.PCIAddr) (map[int]kernel.VF, error)
 	SetVF(pf kernel.PCIAddr, vf int, change kernel.VFChange) error
 	NamespaceID(path string) (uint64, error)
 	Watch(ctx context.Context, changed func()) error

@@ -41,7 +41,7 @@ type view struct {
 	device       func(name string) (device.Device, bool)
 	managed      func(device.ManagerType) bool
 	entries      []said // of the claim
-	uses         []use   // of all claims
+	uses         []use  // of all claims
 }
 
 // said is what one configuration of a claim says, read once for all devices that it is for: the

@@ -76,7 +76,7 @@ func (c *Claims) prepareOnce(
 	switch {
 	case same && l.phase == ready && l.boot:
 		c.putRows(l)
-		return l, false, nil
+		return l, false, c.mend(ctx, l)
 	case same && (l.phase == ready || l.phase == begun && l.body.Kept):
 		l, err = c.setUpAgain(ctx, rec, l)
 		return l, false, err
@@ -229,6 +229,14 @@ func (c *Claims) setUpOne(ctx context.Context, rec *journal.Record, i int, d rec
 		return err
 	}
 	return rec.Append(journal.Phase{Phase: journal.Done, Item: i, Result: result})
+}
+
+// mend sees that the devices of a claim are still what they were set up to be.
+func (c *Claims) mend(ctx context.Context, l life) error {
+	if err := device.Mend(ctx, c.cfg.Managers, c.cfg.Store.OfClaim(types.UID(l.body.UID))); err != nil {
+		return fmt.Errorf("claim %s was prepared, and is not what it was: %w", nameOf(l.body), err)
+	}
+	return nil
 }
 
 // putRows shows others what a claim has.

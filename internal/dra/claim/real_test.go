@@ -248,3 +248,60 @@ func TestRebootOfTheWholeNode(t *testing.T) { // T-47
 	}
 	w.clean2(t)
 }
+
+// A PF's driver that is loaded anew takes the VLANs of its VFs with it: the next sandbox has them
+// set all the same, also that of an agent which was started meanwhile, and so has the kubelet's
+// next call.
+func TestVLANLostWithVFs(t *testing.T) {
+	for name, then := range map[string]func(*testing.T, *whole, *resourceapi.ResourceClaim){
+		"at once":       func(*testing.T, *whole, *resourceapi.ResourceClaim) {},
+		"restart":       func(t *testing.T, w *whole, _ *resourceapi.ResourceClaim) { w.start(t) },
+		"prepare again": func(t *testing.T, w *whole, c *resourceapi.ResourceClaim) { w.mustPrepare(t, c) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWhole(t, newMachine(t))
+			claim := vfClaim()
+			w.api.add(claim)
+			w.mustPrepare(t, claim)
+			for _, n := range []int{0, vfs} {
+				if err := w.machine.SetNumVFs(pf, n); err != nil {
+					t.Fatal(err)
+				}
+			}
+			then(t, w, claim)
+			if vf, err := w.machine.VF(pf, 0); err != nil || (vf.VLAN == 1001) != (name != "at once") {
+				t.Errorf("before the hand-over: %+v, %v", vf, err)
+			}
+			ns := w.machine.AddNamespace("/run/netns/s1")
+			if _, err := w.handover.Attach(t.Context(), handover.Sandbox{PodUID: "uid-p1", ID: "s1", Namespace: ns.Path}); err != nil {
+				t.Fatal(err)
+			}
+			if vf, err := w.machine.VF(pf, 0); err != nil || vf.VLAN != 1001 {
+				t.Errorf("in the pod: %+v, %v", vf, err)
+			}
+			if n := w.machine.Count("SetVF"); n != 2 {
+				t.Errorf("%d writes", n)
+			}
+		})
+	}
+}
+
+// What cannot be set again is not given to a pod.
+func TestVLANLostForGood(t *testing.T) {
+	w := newWhole(t, newMachine(t))
+	claim := vfClaim()
+	w.api.add(claim)
+	w.mustPrepare(t, claim)
+	if err := w.machine.SetVF(pf, 0, kernel.VFChange{VLAN: new(0)}); err != nil {
+		t.Fatal(err)
+	}
+	w.machine.Fail("SetVF", syscall.EOPNOTSUPP)
+	ns := w.machine.AddNamespace("/run/netns/s1")
+	s := handover.Sandbox{PodUID: "uid-p1", ID: "s1", Namespace: ns.Path}
+	if given, err := w.handover.Attach(t.Context(), s); err == nil {
+		t.Errorf("given %+v", given)
+	}
+	if _, err := w.machine.LinkOf(kernel.Namespace{}, kerneltest.VFAddr(pf, 0)); err != nil {
+		t.Error(err)
+	}
+}

@@ -81,7 +81,7 @@ func (c *Claims) recoverRecord(ctx context.Context, key journal.Key, held map[us
 		return c.undo(ctx, rec, l)
 	case l.phase == ready && l.boot:
 		c.putRows(l)
-		return nil
+		return c.mend(ctx, l) // and once more before a pod gets them
 	}
 	if _, err := c.setUpAgain(ctx, rec, l); err != nil {
 		c.notReady(l, err)

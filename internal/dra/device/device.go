@@ -6,6 +6,7 @@ package device
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -73,6 +74,34 @@ type Manager interface {
 	Home(dev Device, saved Saved) kernel.LinkState
 	// Nodes are the device files that a container needs (/dev/vfio/N): empty for links.
 	Nodes(dev Device) []string
+}
+
+// Mender is a Manager whose Setup others can undo behind its back, as who has a PF's VFs made anew.
+type Mender interface {
+	// Mend sets up again what the kernel no longer has as Setup left it, and writes nothing else. It
+	// is called before a pod is given the devices, so that it reads no more often than it must.
+	Mend(ctx context.Context, rows []Allocation) error
+}
+
+// Mend has each of the managers that can mend look at its rows.
+func Mend(ctx context.Context, managers map[ManagerType]Manager, rows []Allocation) error {
+	var faults []error
+	for kind, m := range managers {
+		mender, ok := m.(Mender)
+		if !ok {
+			continue
+		}
+		var own []Allocation
+		for _, row := range rows {
+			if row.Manager == kind {
+				own = append(own, row)
+			}
+		}
+		if len(own) > 0 {
+			faults = append(faults, mender.Mend(ctx, own))
+		}
+	}
+	return errors.Join(faults...)
 }
 
 // Key names an allocation.

@@ -214,6 +214,9 @@ func (h *Handover) Attach(ctx context.Context, s Sandbox) (given []Given, err er
 	if err != nil {
 		return nil, err
 	}
+	if err := device.Mend(ctx, h.cfg.Managers, rows); err != nil {
+		return nil, fmt.Errorf("see to what was set up: %w", err)
+	}
 	if given, err = h.act(ctx, rec, body, rows); err != nil {
 		return nil, err
 	}

@@ -26,6 +26,7 @@ type machine interface {
 	LinkOf(ns kernel.Namespace, addr kernel.PCIAddr) (kernel.Link, error)
 	Restore(ns kernel.Namespace, index int, want kernel.LinkState) (kernel.Link, error)
 	VF(pf kernel.PCIAddr, vf int) (kernel.VF, error)
+	VFs(pf kernel.PCIAddr) (map[int]kernel.VF, error)
 	SetVF(pf kernel.PCIAddr, vf int, change kernel.VFChange) error
 	Watch(ctx context.Context, changed func()) error
 }
@@ -67,7 +68,10 @@ type Manager struct {
 	taken    map[kernel.PCIAddr]time.Time // VFs that Inspect was asked for, and when
 }
 
-var _ device.Manager = (*Manager)(nil)
+var (
+	_ device.Manager = (*Manager)(nil)
+	_ device.Mender  = (*Manager)(nil)
+)
 
 // New gives a manager, which does nothing until Run.
 func New(conf Config) *Manager {

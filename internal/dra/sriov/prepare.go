@@ -134,6 +134,39 @@ func (m *Manager) Setup(
 	return prepared.Merge(d), nil
 }
 
+// Mend sets VLANs again that a PF no longer has, as when its VFs were destroyed and made anew: each PF
+// is read once, and only what differs is written.
+func (m *Manager) Mend(_ context.Context, rows []device.Allocation) error {
+	read := map[kernel.PCIAddr]map[int]kernel.VF{}
+	for _, row := range rows {
+		if row.Config.VLAN == 0 {
+			continue
+		}
+		d, err := own(row.PreparedDevice)
+		if err != nil {
+			return err
+		}
+		f, err := m.function(d.Addr)
+		if err != nil {
+			return err
+		}
+		if read[f.PF] == nil {
+			if read[f.PF], err = m.conf.Kernel.VFs(f.PF); err != nil {
+				return fmt.Errorf("see whether VF %s has its VLAN: %w", f.Addr, err)
+			}
+		}
+		vf, ok := read[f.PF][f.VFID]
+		if ok && vf.VLAN == int(row.Config.VLAN) && vf.QoS == 0 {
+			continue
+		}
+		if err := m.setVLAN(f, int(row.Config.VLAN), 0); err != nil {
+			return err
+		}
+		m.conf.Log.Warn("a VF had lost its VLAN, which is set again", "device", f.Addr, "pf", f.PF, "vlan", row.Config.VLAN, "found", vf.VLAN)
+	}
+	return nil
+}
+
 // Free puts back VLAN and priority, and the link's name, MAC and MTU where a pod left others.
 // Without Inspect's answer a VLAN that the claim asked for is cleared.
 func (m *Manager) Free(

@@ -255,6 +255,21 @@ func (n *node) VF(pf kernel.PCIAddr, id int) (kernel.VF, error) {
 	return n.vfs[vfAddr(pf, id)], nil
 }
 
+func (n *node) VFs(pf kernel.PCIAddr) (map[int]kernel.VF, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, ok := n.links[pf]; !ok {
+		return nil, kernel.ErrNoLink
+	}
+	all := map[int]kernel.VF{}
+	for addr, vf := range n.vfs {
+		if n.functions[addr].PF == pf {
+			all[vf.ID] = vf
+		}
+	}
+	return all, nil
+}
+
 func (n *node) SetVF(pf kernel.PCIAddr, id int, change kernel.VFChange) error {
 	before, err := n.VF(pf, id)
 	if err != nil {

@@ -23,6 +23,11 @@ func wantVF(t *testing.T, b bench, pf kernel.PCIAddr, want kernel.VF) {
 	t.Helper()
 	is, err := b.VF(pf, want.ID)
 	must(t, err)
+	all, err := b.VFs(pf)
+	must(t, err)
+	if diff := cmp.Diff(is, all[want.ID]); diff != "" {
+		t.Errorf("VF %d alone, and among all of the PF:\n%s", want.ID, diff)
+	}
 	if want.MAC == nil {
 		is.MAC = nil
 	}

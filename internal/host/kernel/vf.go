@@ -30,6 +30,22 @@ func (m *Machine) VF(pf PCIAddr, vf int) (VF, error) {
 	return state, nil
 }
 
+// VFs reads what a PF keeps of all its VFs, at once, by their numbers.
+func (m *Machine) VFs(pf PCIAddr) (map[int]VF, error) {
+	all := map[int]VF{}
+	err := m.uplink(pf, func(n *Netns, l netlink.Link) error {
+		vfs, err := n.vfs(l)
+		for _, vf := range vfs {
+			all[vf.ID] = vf
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the VFs of %s: %w", pf, err)
+	}
+	return all, nil
+}
+
 // SetVF changes what a PF keeps of one of its VFs. Only what differs is written, but for the
 // address: what a PF shows is what it set or what the VF chose, so that reading does not tell
 // whether it is set. It takes effect when the VF comes up the next time. What was written is read
@@ -76,15 +92,27 @@ func (m *Machine) uplink(pf PCIAddr, f func(*Netns, netlink.Link) error) error {
 
 // vf asks a PF's driver for one VF.
 func (n *Netns) vf(l netlink.Link, id int) (VF, error) {
-	request, err := n.request(unix.RTM_GETLINK, unix.NLM_F_ACK, l.Attrs().Index)
+	vfs, err := n.vfs(l)
 	if err != nil {
 		return VF{}, err
+	}
+	if i := slices.IndexFunc(vfs, func(v VF) bool { return v.ID == id }); i >= 0 {
+		return vfs[i], nil
+	}
+	return VF{}, fs.ErrNotExist
+}
+
+// vfs asks a PF's driver for all VFs.
+func (n *Netns) vfs(l netlink.Link) (all []VF, err error) {
+	request, err := n.request(unix.RTM_GETLINK, unix.NLM_F_ACK, l.Attrs().Index)
+	if err != nil {
+		return nil, err
 	}
 	const skipStats = 1 << 3 // RTEXT_FILTER_SKIP_STATS
 	request.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(nl.RTEXT_FILTER_VF|skipStats)))
 	answers, err := request.Execute(unix.NETLINK_ROUTE, 0)
 	if err != nil {
-		return VF{}, noLink(err)
+		return nil, noLink(err)
 	}
 	for _, a := range answers {
 		if len(a) < unix.SizeofIfInfomsg {
@@ -92,13 +120,11 @@ func (n *Netns) vf(l netlink.Link, id int) (VF, error) {
 		}
 		vfs, err := parseVFs(a[unix.SizeofIfInfomsg:])
 		if err != nil {
-			return VF{}, err
+			return nil, err
 		}
-		if i := slices.IndexFunc(vfs, func(v VF) bool { return v.ID == id }); i >= 0 {
-			return vfs[i], nil
-		}
+		all = append(all, vfs...)
 	}
-	return VF{}, fs.ErrNotExist
+	return all, nil
 }
 
 // parseVFs reads the VFs in a link's attributes. The library's reading takes "the driver does not

@@ -225,9 +225,33 @@ func (m *Machine) VF(pf kernel.PCIAddr, vf int) (kernel.VF, error) {
 	if err != nil {
 		return kernel.VF{}, fmt.Errorf("read VF %d of %s: %w", vf, pf, err)
 	}
+	return f.kept(), nil
+}
+
+// kept is a copy of what the PF keeps of a VF.
+func (f *function) kept() kernel.VF {
 	s := f.vf
 	s.MAC, s.Trust, s.Spoof = slices.Clone(s.MAC), new(*s.Trust), new(*s.Spoof)
-	return s, nil
+	return s
+}
+
+// VFs is as of kernel.Machine.
+func (m *Machine) VFs(pf kernel.PCIAddr) (map[int]kernel.VF, error) {
+	if err := m.call("VFs", string(pf)); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, err := m.vf(pf, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read the VFs of %s: %w", pf, err)
+	}
+	all := map[int]kernel.VF{}
+	for _, f := range m.functions {
+		if f.PF == pf {
+			all[f.VFID] = f.kept()
+		}
+	}
+	return all, nil
 }
 
 // SetVF is as of kernel.Machine.
