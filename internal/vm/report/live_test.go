@@ -447,6 +447,42 @@ func TestPatch(t *testing.T) {
 	}
 }
 
+// A list is replaced whatever it looks like: with fields of a newer KubeVirt, which stay, empty, or with
+// values that a writer of Go's would leave out.
+func TestPatchOfAnyList(t *testing.T) {
+	for name, c := range map[string]struct{ before, newer string }{
+		"a newer field": {`[{name: default, ipAddress: 10.9.9.9, ipAddresses: [10.9.9.9], newerField: x}]`, "x"},
+		"empty":         {`[]`, ""},
+		"a zero":        {`[{name: default, ipAddress: 10.9.9.9, ipAddresses: [10.9.9.9], queueCount: 0}]`, ""},
+		"null":          {`null`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t, 1)
+			g.api.Apply(strings.ReplaceAll(`
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {namespace: ns, name: NAME, uid: uid-NAME, labels: {kubevirt.io/nodeName: here}}
+spec:
+  domain: {devices: {interfaces: [{name: default, masquerade: {}}]}}
+  networks: [{name: default, pod: {}}]
+status: {phase: Running, activePods: {NAME: here}, interfaces: `+c.before+`}
+`, "NAME", machineName(0)))
+			r, stop := g.start(t, true)
+			defer stop()
+			until(t, "the guest's address is written", func() bool {
+				vmi := r.get("ns/" + machineName(0))
+				return vmi != nil && len(vmi.Status.Interfaces) == 1 && vmi.Status.Interfaces[0].IP == "10.0.0.5"
+			})
+			status, _ := g.api.Object("virtualmachineinstances", "ns", machineName(0))["status"].(map[string]any)
+			list, _ := status["interfaces"].([]any)
+			entry, _ := list[0].(map[string]any)
+			if newer, _ := entry["newerField"].(string); newer != c.newer {
+				t.Errorf("%v: the newer field is %q, want %q", entry, newer, c.newer)
+			}
+		})
+	}
+}
+
 // Where only is observed, nothing is written, and what differs is counted.
 func TestObserve(t *testing.T) {
 	g := newRig(t, 3)

@@ -218,7 +218,7 @@ func (r *Reporter) watch(ctx context.Context, key string, vmi *v1.VirtualMachine
 		return nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	n := &watched{uid: string(vmi.UID), pod: pod.UID, stop: cancel}
+	n := &watched{uid: string(vmi.UID), pod: pod.UID, stop: cancel, writes: newWrites()}
 	n.watcher = source.NewWatcher(source.Config{
 		Dial: r.dial(pod.UID), URIs: uris(), Domain: domainOf(vmi),
 		Changed: func(s source.Snapshot) {

@@ -4,6 +4,8 @@
 package report
 
 import (
+	"encoding/json"
+	"strconv"
 	"testing"
 	"time"
 
@@ -50,6 +52,61 @@ func TestWrites(t *testing.T) {
 	}
 	if d := w.wait(object("z", other), true, now.Add(3*lastWait)); d != 0 {
 		t.Errorf("long after that a write waits %s", d)
+	}
+}
+
+// A guest that changes something every second has its status written a few times at once, and seldom
+// then. A write that the API server refuses is tried again later and later.
+func TestWritesArePaced(t *testing.T) {
+	now := time.Unix(1000, 0)
+	w := newWrites()
+	vmi := &v1.VirtualMachineInstance{}
+	n := 0
+	for i := range 600 {
+		now = now.Add(time.Second)
+		if w.wait(vmi, true, now) == 0 {
+			vmi.ResourceVersion = strconv.Itoa(i)
+			w.tries(now)
+			w.wrote(vmi.ResourceVersion, nil, now)
+			vmi.ResourceVersion += "x"
+			n++
+		}
+	}
+	if n < 15 || n > 25 {
+		t.Errorf("%d writes in ten minutes", n)
+	}
+	now = now.Add(time.Hour)
+	w = newWrites()
+	var waits []time.Duration
+	for range 9 {
+		w.refused(now)
+		waits = append(waits, w.wait(vmi, true, now))
+	}
+	want := []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 320 * time.Second, lastWait, lastWait}
+	if d := cmp.Diff(want, waits); d != "" {
+		t.Error("waits after refusals (-want +got):\n", d)
+	}
+	if w.wrote("1", nil, now); w.wait(vmi, true, now) != 0 {
+		t.Error("a write that succeeded leaves a wait")
+	}
+}
+
+// What this version of KubeVirt's types does not know stays where it stands.
+func TestWithUnknown(t *testing.T) {
+	want := []vmistatus.Interface{{Name: "default", IP: "10.0.0.5", IPs: []string{"10.0.0.5"}}, {Name: "red", MAC: "02:00:00:00:00:02"}, {MAC: "02:00:00:00:00:03", InterfaceName: "br0"}}
+	const before = `[{"name":"red","mac":"x","newer":{"a":[1]},"queueCount":0},{"mac":"02:00:00:00:00:03","interfaceName":"br0","newer":2},{"name":"gone","newer":3}]`
+	got, err := withUnknown(want, json.RawMessage(before))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const after = `[{"ipAddress":"10.0.0.5","ipAddresses":["10.0.0.5"],"name":"default"},{"mac":"02:00:00:00:00:02","name":"red","newer":{"a":[1]}},{"interfaceName":"br0","mac":"02:00:00:00:00:03","newer":2}]`
+	if d := cmp.Diff(after, string(got)); d != "" {
+		t.Error("(-want +got):\n", d)
+	}
+	for _, none := range []string{"", "null", "[]"} {
+		if got, err := withUnknown(nil, json.RawMessage(none)); err != nil || string(got) != "[]" {
+			t.Errorf("%q gives %s, %v", none, got, err)
+		}
 	}
 }
 

@@ -10,14 +10,18 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"reflect"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	v1 "kubevirt.io/api/core/v1"
 
+	"github.com/weftnet/weft/internal/vm/source"
 	"github.com/weftnet/weft/vmistatus"
 )
 
@@ -75,16 +79,19 @@ func (r *Reporter) report(ctx context.Context, key string, vmi *v1.VirtualMachin
 	if r.cfg.Written != nil {
 		r.cfg.Written(err)
 	}
-	if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsConflict(err) {
-		r.queue.AddAfter(key, retry) // it has changed meanwhile, which the watch tells
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w.writes.tries(now)
+	switch {
+	case apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsConflict(err):
+		w.writes.refused(now) // it has changed meanwhile, which the watch tells, or it will be so again
+		r.queue.AddAfter(key, w.writes.wait(vmi, true, now))
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
-	r.mu.Lock()
-	w.writes.wrote(vmi.ResourceVersion, want, time.Now())
-	r.mu.Unlock()
+	w.writes.wrote(vmi.ResourceVersion, want, now)
 	return nil
 }
 
@@ -98,20 +105,23 @@ type op struct {
 // patch changes the field of exactly this object, if it still has the value that was looked at.
 func (r *Reporter) patch(ctx context.Context, vmi *v1.VirtualMachineInstance, want []vmistatus.Interface) error {
 	const path = "/status/interfaces"
-	ops := []op{{"test", "/metadata/uid", vmi.UID}}
-	if len(vmi.Status.Interfaces) > 0 {
-		ops = append(ops, op{"test", path, vmi.Status.Interfaces})
-	} else {
-		ops = append(ops, op{"test", path, nil})
+	const limit = 15 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	old, err := r.written(ctx, vmi)
+	if err != nil {
+		return fmt.Errorf("read status.interfaces: %w", err)
 	}
-	ops = append(ops, op{"add", path, want})
+	value, err := withUnknown(want, old)
+	if err != nil {
+		return fmt.Errorf("status.interfaces: %w", err)
+	}
+	ops := []op{{"test", "/metadata/uid", vmi.UID}, {"test", path, old}}
+	ops = append(ops, op{"add", path, value})
 	body, err := json.Marshal(ops)
 	if err != nil {
 		return err
 	}
-	const limit = 15 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
 	// KubeVirt's definition has no status subresource. Where one has, a patch of the object leaves
 	// the status as it is.
 	for _, subresource := range []string{"", "status"} {
@@ -133,13 +143,111 @@ func (r *Reporter) patch(ctx context.Context, vmi *v1.VirtualMachineInstance, wa
 	}}
 }
 
-// writes notices another writer of a status: when what was written is replaced, over and over, it
-// is given way to for longer and longer.
+// written is the object's list as the API server has it, byte for byte: what this version of KubeVirt's
+// types makes of it may be another value. It is the one that was looked at. Nil: there is none.
+func (r *Reporter) written(ctx context.Context, vmi *v1.VirtualMachineInstance) (json.RawMessage, error) {
+	o := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", vmi.Name).String(), Limit: 1}
+	text, err := r.client.Get().Resource(resource).Namespace(vmi.Namespace).VersionedParams(&o, r.params).Do(ctx).Raw()
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		Items []struct {
+			Metadata struct {
+				UID types.UID `json:"uid"`
+			} `json:"metadata"`
+			Status struct {
+				Interfaces json.RawMessage `json:"interfaces"`
+			} `json:"status"`
+		} `json:"items"`
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, err
+	}
+	if len(list.Items) == 0 || list.Items[0].Metadata.UID != vmi.UID {
+		return nil, apierrors.NewNotFound(v1.Resource(resource), vmi.Name)
+	}
+	raw := list.Items[0].Status.Interfaces
+	var now []vmistatus.Interface
+	if len(raw) > 0 {
+		if err := json.Unmarshal(raw, &now); err != nil {
+			return nil, err
+		}
+	}
+	if !vmistatus.Equal(now, vmi.Status.Interfaces) {
+		return nil, apierrors.NewConflict(v1.Resource(resource), vmi.Name, errors.New("status.interfaces has changed since it was looked at"))
+	}
+	return raw, nil
+}
+
+// withUnknown is the list to write, with what entries of the old one have besides the fields of this
+// version of KubeVirt's types.
+func withUnknown(want []vmistatus.Interface, old json.RawMessage) (json.RawMessage, error) {
+	var before []map[string]json.RawMessage
+	if len(old) > 0 {
+		if err := json.Unmarshal(old, &before); err != nil {
+			return nil, err
+		}
+	}
+	all := make([]map[string]json.RawMessage, 0, len(want))
+	unknown := map[string]map[string]json.RawMessage{}
+	for _, e := range before {
+		unknown[entryKey(e)] = e
+	}
+	known := knownFields()
+	for i := range want {
+		text, err := json.Marshal(&want[i])
+		if err != nil {
+			return nil, err
+		}
+		var e map[string]json.RawMessage
+		if err := json.Unmarshal(text, &e); err != nil {
+			return nil, err
+		}
+		for field, value := range unknown[entryKey(e)] {
+			if !known[field] {
+				e[field] = value
+			}
+		}
+		all = append(all, e)
+	}
+	return json.Marshal(all)
+}
+
+// entryKey tells entries of a list apart: those that only the guest knows have no name.
+func entryKey(e map[string]json.RawMessage) string {
+	if name := string(e["name"]); name != "" && name != `""` {
+		return name
+	}
+	return string(e["mac"]) + " " + string(e["interfaceName"])
+}
+
+// knownFields are an entry's, as they are written.
+func knownFields() map[string]bool {
+	known := map[string]bool{}
+	for f := range reflect.TypeFor[vmistatus.Interface]().Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		known[name] = true
+	}
+	return known
+}
+
+// writes spaces the writes of a status, which a guest can cause, and notices another writer: when what
+// was written is replaced, over and over, it is given way to for longer and longer.
 type writes struct {
 	at       time.Time // of the last one
 	over     string    // the version of the object that it changed
 	last     []vmistatus.Interface
 	replaced int
+	pace     source.Pace
+	refusals int       // since the last one
+	failed   time.Time // when the last of them was
+}
+
+// newWrites: a few writes are done at once, as when a machine starts, and then one each half minute.
+func newWrites() writes {
+	const every, burst = 30 * time.Second, 5
+	return writes{pace: source.Pace{Every: every, Burst: burst}}
 }
 
 const (
@@ -149,14 +257,23 @@ const (
 	patience = 3
 )
 
+// tries notes that a write was tried.
+func (w *writes) tries(now time.Time) { w.pace.Done(now) }
+
+// refused notes that the API server refused one.
+func (w *writes) refused(now time.Time) {
+	w.refusals++
+	w.failed = now
+}
+
 // wrote notes a write.
 func (w *writes) wrote(over string, value []vmistatus.Interface, now time.Time) {
-	w.at, w.over, w.last = now, over, value
+	w.at, w.over, w.last, w.refusals = now, over, value, 0
 }
 
 // wait is how long to wait before the status of an object may be written.
 func (w *writes) wait(vmi *v1.VirtualMachineInstance, differs bool, now time.Time) time.Duration {
-	if w.over == vmi.ResourceVersion {
+	if w.over != "" && w.over == vmi.ResourceVersion {
 		return retry // the watch is behind the write
 	}
 	if w.last != nil && differs && !vmistatus.Equal(vmi.Status.Interfaces, w.last) {
@@ -166,12 +283,24 @@ func (w *writes) wait(vmi *v1.VirtualMachineInstance, differs bool, now time.Tim
 	if now.Sub(w.at) > 2*lastWait {
 		w.replaced = 0
 	}
-	if w.replaced < patience {
-		return 0
+	if !differs {
+		w.refusals = 0
 	}
-	pause := lastWait
-	if n := w.replaced - patience; n < 7 {
-		pause = firstWait << n
+	wait := max(0, w.pace.Wait(now))
+	if w.refusals > 0 {
+		wait = max(wait, w.failed.Add(growing(w.refusals-1)).Sub(now))
 	}
-	return max(0, w.at.Add(pause).Sub(now))
+	if w.replaced >= patience {
+		wait = max(wait, w.at.Add(growing(w.replaced-patience)).Sub(now))
+	}
+	return wait
+}
+
+// growing is the pause after the nth time.
+func growing(n int) time.Duration {
+	const doublings = 7
+	if n < doublings {
+		return firstWait << n
+	}
+	return lastWait
 }
