@@ -54,12 +54,30 @@ func (r *Reporter) follow(ctx context.Context) {
 			}
 			pause = absent
 		} else {
-			r.informer().RunWithContext(ctx)
+			r.run(ctx)
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause + rand.N(pause)):
 		}
+	}
+}
+
+// run keeps the store current until ctx ends, or the resource is not served any more: then nothing is
+// known of any machine.
+func (r *Reporter) run(ctx context.Context) {
+	ctx, gone := context.WithCancel(ctx)
+	defer gone()
+	r.informer(gone).RunWithContext(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.store == nil {
+		return
+	}
+	keys := r.store.ListKeys()
+	r.store = nil
+	for _, key := range keys {
+		r.queue.Add(key) // which is looked at once this is left
 	}
 }
 
@@ -90,14 +108,21 @@ func (r *Reporter) selector() string {
 	return labels.Set{v1.NodeNameLabel: r.cfg.Node}.String()
 }
 
-func (r *Reporter) informer() cache.Controller {
+// informer calls gone when the resource is not served.
+func (r *Reporter) informer(gone func()) cache.Controller {
 	changed := func(obj any) {
 		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
 			r.queue.Add(key)
 		}
 	}
 	lw := &cache.ListWatch{
-		ListWithContextFunc: r.list,
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			all, err := r.list(ctx, o)
+			if apierrors.IsNotFound(err) {
+				gone()
+			}
+			return all, err
+		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.LabelSelector, o.Watch = r.selector(), true
 			return r.client.Get().Resource(resource).VersionedParams(&o, r.params).Watch(ctx)

@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -391,6 +392,23 @@ func TestPodComesLater(t *testing.T) {
 	})
 	g.api.Delete("virtualmachineinstances", "ns", machineName(0))
 	until(t, "it is forgotten", func() bool { return len(r.VMIs()) == 0 && expected() == 0 })
+}
+
+// When the definition of machines goes, nothing of them is kept; when it comes back, they are followed again.
+func TestDefinitionGoes(t *testing.T) {
+	g := newRig(t, 1)
+	r, stop := g.start(t, true)
+	defer stop()
+	g.settled(t, r)
+	g.api.Inject(kubetest.Fault{Verb: "list", Resource: "virtualmachineinstances", Status: http.StatusNotFound})
+	g.api.Inject(kubetest.Fault{Verb: "watch", Resource: "virtualmachineinstances", Status: http.StatusNotFound})
+	g.api.Compact()
+	until(t, "nothing is watched", func() bool {
+		_, all := r.Differing()
+		return all == 0 && len(r.VMIs()) == 0
+	})
+	g.api.Heal()
+	g.settled(t, r)
 }
 
 // The patch changes the object that was looked at, if its value is still the one that was looked at.

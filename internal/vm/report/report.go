@@ -175,15 +175,16 @@ func (r *Reporter) expect(key string, vmi *v1.VirtualMachineInstance) {
 	r.queue.AddAfter(key, absent) // where it came between the look and this
 }
 
-// launcher is the pod of this node that the machine runs in: of several, as after a migration to
-// and fro, the one that still runs.
+// launcher is the pod of this node and the machine's namespace that the machine runs in: of several, as
+// after a migration to and fro, the one that still runs. Who may write a machine's status names the pods,
+// and is to be shown no others' machines.
 func (r *Reporter) launcher(vmi *v1.VirtualMachineInstance) (Pod, bool) {
 	var found []Pod
 	for uid, node := range vmi.Status.ActivePods {
 		if node != r.cfg.Node {
 			continue
 		}
-		if p, ok := r.cfg.Pods(string(uid)); ok && !p.Ended {
+		if p, ok := r.cfg.Pods(string(uid)); ok && !p.Ended && p.Namespace == vmi.Namespace {
 			found = append(found, p)
 		}
 	}

@@ -166,7 +166,7 @@ func TestFromPod(t *testing.T) {
 // Of a machine's pods the one of this node that runs is the launcher.
 func TestLauncher(t *testing.T) {
 	r := &Reporter{cfg: Config{Node: "here", Pods: func(uid string) (Pod, bool) {
-		all := map[string]Pod{"old": {UID: "old", Ended: true}, "going": {UID: "going", Ending: true}, "new": {UID: "new"}, "away": {UID: "away"}}
+		all := map[string]Pod{"old": {UID: "old", Ended: true}, "going": {UID: "going", Ending: true}, "new": {UID: "new"}, "away": {UID: "away"}, "other": {Namespace: "theirs", UID: "other"}}
 		p, ok := all[uid]
 		return p, ok
 	}}}
@@ -180,6 +180,7 @@ func TestLauncher(t *testing.T) {
 		"one":                  {map[types.UID]string{"new": "here", "away": "there"}, "new"},
 		"to and fro":           {map[types.UID]string{"old": "here", "new": "here", "away": "there"}, "new"},
 		"one is being deleted": {map[types.UID]string{"going": "here", "new": "here"}, "new"},
+		"another namespace's":  {map[types.UID]string{"other": "here"}, ""},
 		"the last one goes":    {map[types.UID]string{"going": "here"}, "going"},
 	} {
 		vmi := &v1.VirtualMachineInstance{}
