@@ -4,6 +4,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -150,15 +151,18 @@ func elsewhere(prepared []device.Allocation, lookUp func(uid string) (*informers
 // own implements informed.Options.Own: what was prepared for a pod, as a NAD draws it.
 func (d *networkDriver) own(podUID string) (drawn map[string][]string, name string) {
 	d.mu.Lock()
-	name = d.driver
+	if d.rooms != nil {
+		name = d.rooms.driver.Name()
+	}
 	d.mu.Unlock()
 	drawn = map[string][]string{}
 	for _, row := range d.store.OfPod(types.UID(podUID)) {
 		id := row.PreparedDevice.Attributes()[devices.DeviceIDAttribute]
-		if id.StringValue == nil || name == "" {
+		driver := cmp.Or(row.Driver, name) // it may have had another name when it was prepared
+		if id.StringValue == nil || driver == "" {
 			continue
 		}
-		resource := name + "/" + row.Pool
+		resource := driver + "/" + row.Pool
 		drawn[resource] = append(drawn[resource], *id.StringValue)
 	}
 	for _, ids := range drawn {

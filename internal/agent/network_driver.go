@@ -80,9 +80,8 @@ type networkDriver struct {
 	recovered chan struct{} // closed once what was prepared before is known
 	once      sync.Once
 
-	mu     sync.Mutex
-	rooms  *rooms // nil until they are made
-	driver string // the name that it is registered by; "" before
+	mu    sync.Mutex
+	rooms *rooms // nil until they are made
 }
 
 // rooms are what is made of the files and the API.
@@ -243,12 +242,7 @@ func (d *networkDriver) makeDriver(r *rooms, api kubernetes.Interface, asked *cl
 			{Manager: vfs, Configure: func(c v2alpha1.DeviceManagerConfigs) { vfs.Configure(valueOf(c.SRIOV)) }},
 			{Manager: dummies, Configure: func(c v2alpha1.DeviceManagerConfigs) { dummies.Configure(valueOf(c.Dummy)) }},
 		},
-		Plugin: func(name string) kubeletplugin.DRAPlugin {
-			d.mu.Lock()
-			d.driver = name
-			d.mu.Unlock()
-			return r.claims.Plugin(name)
-		},
+		Plugin:    func(name string) kubeletplugin.DRAPlugin { return r.claims.Plugin(name) },
 		Recover:   func(ctx context.Context) error { return d.recover(ctx, r) },
 		Elsewhere: asked.Elsewhere,
 		SetStatus: func(ctx context.Context, of *v2alpha1.CiliumNetworkDriverNodeConfig, all []metav1.Condition) error {

@@ -254,7 +254,7 @@ func (c *Claims) putRows(l life) {
 		c.cfg.Store.Put(device.Allocation{
 			DeviceName: d.Name, Manager: device.ManagerType(d.Manager), PreparedDevice: dev, Pool: d.Pool,
 			PodUID: podOf(l.body), ClaimUID: types.UID(l.body.UID), Config: d.Config, ShareID: d.ShareID,
-			Claim: nameOf(l.body), Saved: d.Saved,
+			Claim: nameOf(l.body), Driver: l.body.Driver, Saved: d.Saved,
 		})
 	}
 	c.book.release(types.UID(l.body.UID))

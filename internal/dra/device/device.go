@@ -123,8 +123,9 @@ type Allocation struct {
 	ShareID        string `json:",omitempty"`
 
 	// What follows is the node's own and not part of the table's dump.
-	Claim types.NamespacedName `json:"-"` // of the claim
-	Saved Saved                `json:"-"`
+	Claim  types.NamespacedName `json:"-"` // of the claim
+	Driver string               `json:"-"` // whom the kubelet asked for it
+	Saved  Saved                `json:"-"`
 }
 
 // Key is the row's primary key.

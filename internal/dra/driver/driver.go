@@ -65,16 +65,17 @@ type Driver struct {
 	cfg  Config
 	wake wake.Signal // what is wanted changed
 
-	mu           sync.Mutex
-	told         bool                                    // Configure was called
-	news         *v2alpha1.CiliumNetworkDriverNodeConfig // as the API has it; nil: there is none
-	invalid      error                                   // of news
-	force        *v2alpha1.CiliumNetworkDriverNodeConfigSpec
-	registration kubelet.Status
-	problems     map[string]error // of managers, by what they concern
-	offered      []publish.Problem
-	recovering   error
-	status       wake.Signal // the status may have changed
+	mu            sync.Mutex
+	told          bool                                    // Configure was called
+	news          *v2alpha1.CiliumNetworkDriverNodeConfig // as the API has it; nil: there is none
+	invalid       error                                   // of news
+	force         *v2alpha1.CiliumNetworkDriverNodeConfigSpec
+	frontName     string                    // the driver that offers devices, or did last
+	registrations map[string]kubelet.Status // by driver
+	problems      map[string]error          // of managers, by what they concern
+	offered       []publish.Problem
+	recovering    error
+	status        wake.Signal // the status may have changed
 }
 
 // New makes a driver; nothing is touched before Run.
@@ -86,7 +87,7 @@ func New(cfg Config) *Driver {
 		cfg.Registered = func(kubelet.Status) {}
 	}
 	return &Driver{
-		cfg: cfg, wake: wake.New(), status: wake.New(), problems: map[string]error{},
+		cfg: cfg, wake: wake.New(), status: wake.New(), problems: map[string]error{}, registrations: map[string]kubelet.Status{},
 	}
 }
 

@@ -434,3 +434,63 @@ func TestOldKubernetes(t *testing.T) {
 	}
 	r.kubelet.WaitFor()
 }
+
+// row puts a dummy that a claim has by a driver of a name.
+func (r *rig) row(driver string) (key device.Key) {
+	a := device.Allocation{
+		DeviceName: "dummy0", Manager: device.Dummy, Pool: "fast", ClaimUID: "c", Driver: driver, PreparedDevice: devicetest.Device{ID: "dummy0"},
+	}
+	r.store.Put(a)
+	return a.Key()
+}
+
+// What was prepared under another name can be given back under it: its sockets stay until all of it
+// is, and offer nothing.
+func TestDriverNameChanged(t *testing.T) {
+	r := start(t)
+	r.driver.Configure(config(1, "a.example.com", 3, "fast"))
+	r.kubelet.WaitFor("a.example.com")
+	key := r.row("a.example.com")
+	r.driver.Configure(config(2, "b.example.com", 3, "third"))
+	r.kubelet.WaitFor("a.example.com", "b.example.com")
+	eventually(t, "drivers that offer", r.drivers, func(d []string) bool { return slices.Equal(d, []string{"b.example.com"}) })
+	r.condition("Ready", metav1.ConditionTrue, "Ready", "")
+
+	// And back, while claims of the one are there.
+	r.driver.Configure(config(3, "a.example.com", 3, "fourth"))
+	r.kubelet.WaitFor("a.example.com")
+	eventually(t, "drivers that offer", r.drivers, func(d []string) bool { return slices.Equal(d, []string{"a.example.com"}) })
+	r.condition("Ready", metav1.ConditionTrue, "Ready", "")
+	r.driver.Configure(config(4, "b.example.com", 3, "fifth"))
+	r.kubelet.WaitFor("a.example.com", "b.example.com")
+
+	r.store.Remove(key)
+	r.kubelet.WaitFor("b.example.com")
+}
+
+// The name outlives the configuration, and the process.
+func TestDriverNameOfRecords(t *testing.T) {
+	for name, news := range map[string]*v2alpha1.CiliumNetworkDriverNodeConfig{
+		"no configuration":  nil,
+		"of another driver": config(1, "b.example.com", 3, "fast"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.recover = errors.New("not yet")
+			r.run()
+			eventually(t, "recovered", r.recoveries, func(n int) bool { return n >= 1 })
+			key := r.row("a.example.com")
+			r.driver.Configure(news)
+			r.mu.Lock()
+			r.recover = nil
+			r.mu.Unlock()
+			if news == nil {
+				r.kubelet.WaitFor("a.example.com")
+				return
+			}
+			r.kubelet.WaitFor("a.example.com", "b.example.com")
+			r.store.Remove(key)
+			r.kubelet.WaitFor("b.example.com")
+		})
+	}
+}

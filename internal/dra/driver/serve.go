@@ -4,9 +4,11 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,30 +64,98 @@ func (s *session) offer(node string, pools []v2alpha1.DevicePool) {
 
 // serve registers the driver and offers devices as the spec in force says, until ctx ends.
 func (d *Driver) serve(ctx context.Context) {
-	var s *session
-	defer func() { s.end() }()
+	all := sessions{}
+	defer all.end(func(string) bool { return true })
 	for {
-		spec := d.inForce()
+		changed := d.cfg.Store.Changed()
 		d.configureKinds()
 		d.keep(ctx)
-		switch {
-		case spec != nil:
-			if s == nil || s.id != identityOf(spec) {
-				s.end()
-				s = d.start(ctx, identityOf(spec))
-			}
-			s.offer(d.cfg.Node, spec.Pools)
-		case s != nil: // the kubelet may still call for what was prepared
-			s.offer(d.cfg.Node, nil)
-		case len(d.cfg.Store.Allocations()) > 0:
-			s = d.start(ctx, identityOf(defaults()))
-			s.offer(d.cfg.Node, nil)
+		d.arrange(ctx, all)
+		if len(all) == 0 || len(all) == 1 && d.inForce() != nil {
+			changed = nil // there is nothing that goes when the last claim does
 		}
 		select {
 		case <-d.wake:
+		case <-changed:
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// sessions are the registrations that there are, by driver.
+type sessions map[string]*session
+
+// end ends those that are chosen.
+func (all sessions) end(chosen func(driver string) bool) {
+	for name, s := range all {
+		if chosen(name) {
+			s.end()
+			delete(all, name)
+		}
+	}
+}
+
+// arrange has one registration offer devices, that of the spec in force, and keeps one without
+// devices for each other name that claims were prepared under: the kubelet calls for them there. The
+// last one in force stays when there is no spec any more.
+func (d *Driver) arrange(ctx context.Context, all sessions) {
+	spec := d.inForce()
+	needed := map[string]bool{}
+	for _, a := range d.cfg.Store.Allocations() {
+		needed[cmp.Or(a.Driver, v2alpha1.DefaultDriverName)] = true
+	}
+	front := d.front()
+	if spec != nil {
+		front = spec.DriverName
+	} else if all[front] == nil && len(needed) > 0 {
+		front = slices.Min(slices.Collect(maps.Keys(needed)))
+	}
+	d.setFront(front)
+	all.end(func(name string) bool { return name != front && !needed[name] })
+	like := spec
+	if like == nil {
+		like = defaults()
+	}
+	for name := range needed {
+		if all[name] == nil && (spec == nil || name != front) {
+			id := identityOf(like)
+			id.driver = name
+			all[name] = d.start(ctx, id)
+		}
+	}
+	if spec != nil && (all[front] == nil || all[front].id != identityOf(spec)) {
+		all[front].end()
+		all[front] = d.start(ctx, identityOf(spec))
+	}
+	for name, s := range all {
+		if spec != nil && name == front {
+			s.offer(d.cfg.Node, spec.Pools)
+			continue
+		}
+		s.offer(d.cfg.Node, nil)
+	}
+}
+
+// Name is the driver that offers devices, or did last; "" before there was one.
+func (d *Driver) Name() string { return d.front() }
+
+// front is the driver whose registration the status tells of.
+func (d *Driver) front() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.frontName
+}
+
+func (d *Driver) setFront(name string) {
+	d.mu.Lock()
+	before := d.frontName
+	d.frontName = name
+	now := d.registrations[name]
+	d.mu.Unlock()
+	if before != "" && before != name {
+		d.cfg.Registered(now)
+		d.status.Raise()
 	}
 }
 
@@ -103,9 +173,10 @@ func (d *Driver) start(ctx context.Context, id identity) *session {
 	r := kubelet.New(kubelet.Config{
 		Driver: id.driver, Node: d.cfg.Node, Dir: d.cfg.KubeletDir, Client: d.cfg.Client,
 		Plugin: d.cfg.Plugin(id.driver), Interval: id.interval, Timeout: id.timeout, MaxAttempts: id.attempts,
-		Report: d.registered,
+		Report: func(s kubelet.Status) { d.registered(id.driver, s) },
 	}, d.cfg.Log)
-	s.publisher = publish.New(publish.Options{Store: d.cfg.Store, Publish: r.Publish, Observe: d.observed, Log: log})
+	s.publisher = publish.New(publish.Options{Store: d.cfg.Store, Publish: r.Publish, Log: log,
+		Observe: func(o publish.Outcome) { d.observed(id.driver, o) }})
 	s.done.Go(func() { d.look(ctx, s, log) })
 	s.done.Go(func() {
 		// Devices first: a kubelet that knows the driver may call at once.
@@ -169,18 +240,26 @@ func (d *Driver) know(s *session, elsewhere map[string]string) {
 	d.wake.Raise()
 }
 
-func (d *Driver) registered(s kubelet.Status) {
+func (d *Driver) registered(driver string, s kubelet.Status) {
 	d.mu.Lock()
-	d.registration = s
+	d.registrations[driver] = s
+	front := driver == d.frontName
 	d.mu.Unlock()
-	d.cfg.Registered(s)
-	d.status.Raise()
+	if front {
+		d.cfg.Registered(s)
+		d.status.Raise()
+	}
 }
 
-func (d *Driver) observed(o publish.Outcome) {
+func (d *Driver) observed(driver string, o publish.Outcome) {
 	d.mu.Lock()
-	d.offered = o.Problems
+	front := driver == d.frontName
+	if front {
+		d.offered = o.Problems
+	}
 	d.mu.Unlock()
-	d.cfg.Observe(o)
-	d.status.Raise()
+	if front {
+		d.cfg.Observe(o)
+		d.status.Raise()
+	}
 }

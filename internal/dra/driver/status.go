@@ -136,7 +136,7 @@ func (d *Driver) view() (*v2alpha1.CiliumNetworkDriverNodeConfig, view) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v := view{
-		invalid: d.invalid, recovering: d.recovering, registration: d.registration,
+		invalid: d.invalid, recovering: d.recovering, registration: d.registrations[d.frontName],
 		problems: maps.Clone(d.problems), offered: d.offered,
 	}
 	if d.news != nil {
