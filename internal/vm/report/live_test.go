@@ -564,6 +564,51 @@ func TestRecordReplays(t *testing.T) {
 	}
 }
 
+// What cannot be read is left out of a record, or is what was last known; a paused machine's guest is what
+// is shown of it.
+func TestRecordOfWhatCannotBeRead(t *testing.T) {
+	g := newRig(t, 1)
+	f := libvirttest.New("ns_" + machineName(0))
+	defer f.Drop()
+	var fails atomic.Bool
+	r, stop := g.start(t, false, func(r *Reporter) {
+		r.dial = func(string) func(context.Context) (net.Conn, error) {
+			return func(context.Context) (net.Conn, error) {
+				if fails.Load() {
+					return nil, source.ErrNoLauncher
+				}
+				return f.Dial(), nil
+			}
+		}
+	})
+	defer stop()
+	g.readSince(t, r, time.Time{})
+	record := func() *bundle.Bundle {
+		text, err := r.Record(t.Context(), "ns", machineName(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := bundle.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	f.Set(func() {
+		f.State = 3
+		f.Guest = func() ([]byte, uint32) { return libvirttest.Failure(55, "domain is not running"), 1 }
+	})
+	f.Happens()
+	until(t, "it is seen to be paused", func() bool { return r.VMIs()[0].State == "paused" })
+	if all := record().Replay(false).Interfaces; len(all) != 1 || all[0].IP != "10.0.0.5" {
+		t.Errorf("paused: %+v", all)
+	}
+	fails.Store(true)
+	if b := record(); b.DomainXML != nil || b.VMI == nil || b.Pod == nil {
+		t.Errorf("%+v, want all but the domain", b)
+	}
+}
+
 // BenchmarkSteady500: a look at every machine of a node of 500. What of a core that takes is told for
 // the usual pause between two looks, and what memory a machine takes to an agent that writes nothing.
 func BenchmarkSteady500(b *testing.B) {

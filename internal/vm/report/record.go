@@ -7,7 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +18,9 @@ import (
 	"github.com/weftnet/weft/internal/vm/source"
 	"github.com/weftnet/weft/vmistatus"
 )
+
+// Limits of a record, and of the guest agent's part of it.
+const recordLimit, recordAgentLimit = 20 * time.Second, 8 * time.Second
 
 // ErrNoVMI says that the machine is not one of this node.
 var ErrNoVMI = errors.New("no such virtual machine on the agent's node") //nolint:gochecknoglobals // a sentinel
@@ -47,13 +50,15 @@ func (r *Reporter) Record(ctx context.Context, namespace, name string) (json.Raw
 			Annotations: map[string]string{vmistatus.NetworkStatusAnnotation: pod.NetworkStatus},
 		}}
 		if err := r.recordDomain(ctx, vmi, pod, &b); err != nil {
-			return nil, fmt.Errorf("record %s/%s: %w", namespace, name, err)
+			r.cfg.Log.DebugContext(ctx, "a record of a virtual machine lacks a source", "vmi", namespace+"/"+name, "error", err)
 		}
 	}
 	return json.Marshal(&b)
 }
 
 func (r *Reporter) recordDomain(ctx context.Context, vmi *v1.VirtualMachineInstance, pod Pod, b *bundle.Bundle) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, recordLimit)
+	defer cancel()
 	var c *source.Conn
 	for _, uri := range uris() {
 		conn, dialErr := r.dial(pod.UID)(ctx)
@@ -77,11 +82,31 @@ func (r *Reporter) recordDomain(ctx context.Context, vmi *v1.VirtualMachineInsta
 		return err
 	}
 	b.DomainXML = new(string(text))
-	guest, err := c.Guest(ctx, d)
-	b.AgentConnected = new(err == nil)
-	if err != nil {
-		return nil //nolint:nilerr // that it does not answer is what is recorded
+	guest, connected := r.recordGuest(ctx, c, d, vmi)
+	b.AgentConnected = &connected
+	if guest == nil {
+		return nil
 	}
 	b.GuestAgent, err = source.GuestJSON(guest)
 	return err
+}
+
+// recordGuest is what the guest's agent says now; where it says nothing, as in a paused machine, what is
+// known of it, and whether that is believed.
+func (r *Reporter) recordGuest(ctx context.Context, c *source.Conn, d source.Domain, vmi *v1.VirtualMachineInstance) (guest []vmistatus.GuestInterface, believed bool) {
+	if state, err := c.State(ctx, d); err == nil && state == source.Running {
+		ctx, cancel := context.WithTimeout(ctx, recordAgentLimit)
+		defer cancel()
+		if guest, err := c.Guest(ctx, d); err == nil {
+			return guest, true
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.machines[vmi.Namespace+"/"+vmi.Name]
+	if w == nil || w.snapshot.Domain == nil {
+		return nil, false
+	}
+	known := w.snapshot.Domain
+	return known.Guest, known.Agent != vmistatus.AgentDisconnected
 }
