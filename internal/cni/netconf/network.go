@@ -101,7 +101,17 @@ type parser struct {
 	faults []error
 }
 
+// MaxFaults is how many faults of one configuration are told: whoever writes one with a million is
+// not to fill the memory of who reads it.
+const MaxFaults = 50
+
 func (p *parser) fault(field, format string, args ...any) {
+	switch {
+	case len(p.faults) > MaxFaults:
+		return
+	case len(p.faults) == MaxFaults:
+		field, format, args = "", "has more faults than are told", nil
+	}
 	p.faults = append(p.faults, fault.New(fault.Config, p.object, field, format, args...))
 }
 
@@ -161,10 +171,8 @@ func (p *parser) plugins(raw json.RawMessage) []Plugin {
 	at := element{list: "plugins"}
 	for i := skipSpace(raw, 1); raw[i] != ']'; at.i++ {
 		end := skipValue(raw, i)
-		if err := p.inList.Reset(raw[i:end:end]); err != nil {
-			p.fault(at.key(""), "%w", err)
-		} else {
-			all = append(all, p.plugin(&p.inList, at))
+		if at.i < MaxPlugins { // what is beyond is refused below, and not looked at
+			all = p.take(all, raw[i:end:end], at)
 		}
 		i = skipComma(raw, end)
 	}
@@ -172,9 +180,19 @@ func (p *parser) plugins(raw json.RawMessage) []Plugin {
 	case at.i == 0:
 		p.fault("plugins", "is empty, a list needs a plugin")
 	case at.i > MaxPlugins:
-		p.fault("plugins", "holds %d plugins, at most %d are allowed", at.i, MaxPlugins)
+		// The one that says it all, so that it is not left out after others.
+		p.faults = []error{fault.New(fault.Config, p.object, "plugins", "holds %d plugins, at most %d are allowed", at.i, MaxPlugins)}
 	}
 	return all
+}
+
+// take reads one plugin of a list.
+func (p *parser) take(all []Plugin, raw json.RawMessage, at element) []Plugin {
+	if err := p.inList.Reset(raw); err != nil {
+		p.fault(at.key(""), "%w", err)
+		return all
+	}
+	return append(all, p.plugin(&p.inList, at))
 }
 
 // element is where a plugin stands in a list; the zero value is one without a list.

@@ -6,6 +6,7 @@ package webhook_test
 import (
 	"bytes"
 	"encoding/json"
+	goruntime "runtime"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/operator/webhook"
 )
 
@@ -141,5 +143,37 @@ func TestJudgeAnything(t *testing.T) {
 				t.Errorf("%s %q, unchanged, has faults %q", kind, now, v.Faults)
 			}
 		}
+	}
+}
+
+// A network of nothing but faults, as large as the API takes one, costs the operator little.
+func TestJudgeHostileNetwork(t *testing.T) {
+	for name, plugins := range map[string]string{
+		"a plugin too many": strings.Repeat("{},", 300_000) + "{}",
+		"faults in each":    strings.Repeat(`{"type":"/","ipam":{"type":"/"}},`, netconf.MaxPlugins-1) + "{}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			object, err := json.Marshal(map[string]any{"spec": map[string]string{"config": `{"cniVersion":"1.0.0","name":"x","plugins":[` + plugins + `]}`}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			request := &admissionv1.AdmissionRequest{
+				Operation: admissionv1.Create, Kind: metav1.GroupVersionKind{Group: "k8s.cni.cncf.io", Kind: "NetworkAttachmentDefinition"},
+				Object: runtime.RawExtension{Raw: object},
+			}
+			var before, after goruntime.MemStats
+			goruntime.ReadMemStats(&before)
+			v, err := webhook.Judge(request, true)
+			goruntime.ReadMemStats(&after)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := len(v.Faults); n == 0 || n > netconf.MaxFaults+1 {
+				t.Errorf("%d faults", n)
+			}
+			if took, most := after.TotalAlloc-before.TotalAlloc, uint64(8*len(object)+1<<20); took > most {
+				t.Errorf("%d KiB were taken for %d", took>>10, len(object)>>10)
+			}
+		})
 	}
 }
