@@ -28,13 +28,11 @@ const (
 	Adopted = "networkdriver.cilium.io/adopted-spec"
 )
 
-// Owner is the cluster configuration that governs an object; "" when it was written by hand.
-func Owner(o metav1.Object) string {
-	if o.GetLabels()[ManagedBy] != Manager {
-		return ""
-	}
-	return o.GetAnnotations()[Cluster]
-}
+// Owner is the cluster configuration that governs an object; "" when it was written by hand. It goes
+// by the annotation, which is Weft's own: the label is one that other tools set, too.
+func Owner(o metav1.Object) string { return o.GetAnnotations()[Cluster] }
+
+func labelled(o metav1.Object) bool { return o.GetLabels()[ManagedBy] == Manager }
 
 // Do is what a Step does. The zero value is invalid.
 type Do int
@@ -100,7 +98,7 @@ func govern(d assign.Decision, spec *v2alpha1.CiliumNetworkDriverNodeConfigSpec,
 	switch {
 	case existing == nil:
 		return Step{Do: Apply, Want: want, Why: why}
-	case Owner(existing) == "":
+	case Owner(existing) == "" && existing.Annotations[Adopted] == "":
 		why += ", whose configuration was written by hand and is kept in an annotation"
 		return Step{Do: Apply, Want: want, Adopts: true, Why: why}
 	default:
@@ -108,7 +106,7 @@ func govern(d assign.Decision, spec *v2alpha1.CiliumNetworkDriverNodeConfigSpec,
 			want.Annotations[Adopted] = adopted
 		}
 	}
-	if Owner(existing) == d.Config && Same(&existing.Spec, &want.Spec) {
+	if Owner(existing) == d.Config && labelled(existing) && Same(&existing.Spec, &want.Spec) {
 		return Step{Do: Nothing, Why: why}
 	}
 	return Step{Do: Apply, Want: want, Why: why}
@@ -141,7 +139,9 @@ func release(existing *v2alpha1.CiliumNetworkDriverNodeConfig) (Step, error) {
 	if err := json.Unmarshal([]byte(adopted), &want.Spec); err != nil {
 		return Step{}, fmt.Errorf("annotation %s of %s: %w: the configuration stays as it is", Adopted, existing.Name, err)
 	}
-	delete(want.Labels, ManagedBy)
+	if labelled(existing) {
+		delete(want.Labels, ManagedBy)
+	}
 	delete(want.Annotations, Cluster)
 	delete(want.Annotations, Adopted)
 	return Step{Do: Restore, Want: want, Why: fmt.Sprintf("%s no longer governs the node, whose configuration was written by hand before", Owner(existing))}, nil
