@@ -23,6 +23,10 @@ func (m *merger) chooseAddresses(e *entry, out *Interface, why *Explanation) {
 	switch {
 	case e.guest == nil:
 		m.take(&m.pod, PodAlone)
+	case e.kind == GuestEntry && e == &m.entries[0] && m.Policy == PodAuthoritative:
+		// The first entry's address is the one that others dial.
+		m.rejectAll(&m.guest, true, GuestNotAsked)
+		m.rejectAll(&m.guest, false, GuestNotAsked)
 	case e.kind == GuestEntry:
 		m.takeFamily(&m.guest, true, FirstSource)
 		m.takeFamily(&m.guest, false, FirstSource)

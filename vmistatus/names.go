@@ -40,7 +40,7 @@ func (r Rule) words() [2]string {
 		{"pod-alone", "the guest reports nothing of the interface, so the pod's addresses stay, in the pod's order"},
 		{"pod-authoritative", "pod-authoritative: the pod has an address, so the guest gives none"},
 		{"guest-alone", "pod-authoritative: the pod has no address, so the guest's are used"},
-		{"guest-not-asked", "pod-authoritative: masquerade, or a pod interface cache that cannot be read: the guest gives no address"},
+		{"guest-not-asked", "pod-authoritative: masquerade, a pod interface cache that cannot be read, or an interface of the guest alone that is the first entry: the guest gives no address"},
 		{"link-local-behind-masquerade", "a link-local address means nothing behind masquerade"},
 		{"not-an-address", "it is no address, or loopback, unspecified or multicast"},
 		{"later-record", "a later record of the same MAC does not rename the interface"},

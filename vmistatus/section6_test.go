@@ -157,8 +157,12 @@ func TestSectionSix(t *testing.T) {
 		{row: row{
 			id: "22 loopback", domain: nics(),
 			guest: []guest{g("lo", "00:00:00:00:00:00", "127.0.0.1", "::1"), g("Loopback Pseudo-Interface 1", "", "127.0.0.1"), g("x", "", "127.0.0.1", "::1"), g("eth5", other, "127.0.0.1", "10.0.0.1")},
-			want:  []entry{guestOnly("eth5", other, "10.0.0.1")},
-		}},
+			want:  []entry{guestOnly("eth5", other)}, // it is the first entry, whose address is dialled: not of the guest's choice
+		}, family: []entry{guestOnly("eth5", other, "10.0.0.1")}},
+		{row: row{
+			id: "14 the first entry is only the guest's", spec: masq, domain: nics(), guest: []guest{g("dummy0", other, "10.96.0.1"), g("dummy1", "52:54:00:aa:00:03", "10.96.0.2")},
+			want: []entry{guestOnly("dummy0", other), guestOnly("dummy1", "52:54:00:aa:00:03", "10.96.0.2")},
+		}, family: []entry{guestOnly("dummy0", other, "10.96.0.1"), guestOnly("dummy1", "52:54:00:aa:00:03", "10.96.0.2")}},
 		{row: row{
 			id: "23 an alias", spec: sec, domain: nics(d("sec", lower)), guest: []guest{g("eth0:1", "", "10.0.0.2"), g("eth0", lower, "10.0.0.1")},
 			want: []entry{nic("sec", lower, dga, "eth0", "10.0.0.1", "10.0.0.2")},

@@ -1,0 +1,101 @@
+// Copyright The Weft Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weftnet/weft/internal/vm/bundle"
+	"github.com/weftnet/weft/internal/vm/libvirttest"
+	"github.com/weftnet/weft/internal/vm/source"
+	"github.com/weftnet/weft/vmistatus"
+)
+
+// A recorded machine gives, replayed, what is reported of it: also where the launcher's network-status
+// stands in for files that nobody writes.
+func TestRecordReplays(t *testing.T) {
+	g := newRig(t, 1)
+	for name, publish := range map[string]bool{"observe": false, "publish": true} {
+		t.Run(name, func(t *testing.T) {
+			r, stop := g.start(t, publish, func(r *Reporter) {
+				pods := r.cfg.Pods
+				r.cfg.Pods = func(uid string) (Pod, bool) {
+					p, ok := pods(uid)
+					p.NetworkStatus = `[{"name":"kindnet","interface":"eth0","ips":["10.244.0.9"],"default":true}]`
+					return p, ok
+				}
+			})
+			defer stop()
+			g.readSince(t, r, time.Time{})
+			text, err := r.Record(t.Context(), "ns", machineName(0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := bundle.Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var reported []vmistatus.Interface
+			for _, i := range r.VMIs()[0].Interfaces {
+				reported = append(reported, i.Interface)
+			}
+			want := map[bool]string{false: "10.0.0.5", true: "10.244.0.9"}[publish]
+			replayed := b.Replay(false).Interfaces
+			if d := cmp.Diff(reported, replayed); d != "" || replayed[0].IP != want {
+				t.Errorf("%s, want %s; (-reported +replayed):\n%s", replayed[0].IP, want, d)
+			}
+		})
+	}
+}
+
+// What cannot be read is left out of a record, or is what was last known; a paused machine's guest is what
+// is shown of it.
+func TestRecordOfWhatCannotBeRead(t *testing.T) {
+	g := newRig(t, 1)
+	f := libvirttest.New("ns_" + machineName(0))
+	defer f.Drop()
+	var fails atomic.Bool
+	r, stop := g.start(t, false, func(r *Reporter) {
+		r.dial = func(string) func(context.Context) (net.Conn, error) {
+			return func(context.Context) (net.Conn, error) {
+				if fails.Load() {
+					return nil, source.ErrNoLauncher
+				}
+				return f.Dial(), nil
+			}
+		}
+	})
+	defer stop()
+	g.readSince(t, r, time.Time{})
+	record := func() *bundle.Bundle {
+		text, err := r.Record(t.Context(), "ns", machineName(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := bundle.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	f.Set(func() {
+		f.State = 3
+		f.Guest = func() ([]byte, uint32) { return libvirttest.Failure(55, "domain is not running"), 1 }
+	})
+	f.Happens()
+	until(t, "it is seen to be paused", func() bool { return r.VMIs()[0].State == "paused" })
+	if all := record().Replay(false).Interfaces; len(all) != 1 || all[0].IP != "10.0.0.5" {
+		t.Errorf("paused: %+v", all)
+	}
+	fails.Store(true)
+	if b := record(); b.DomainXML != nil || b.VMI == nil || b.Pod == nil {
+		t.Errorf("%+v, want all but the domain", b)
+	}
+}
