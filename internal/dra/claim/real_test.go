@@ -6,6 +6,7 @@ package claim
 import (
 	"context"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"syscall"
@@ -304,4 +305,44 @@ func TestVLANLostForGood(t *testing.T) {
 	if _, err := w.machine.LinkOf(kernel.Namespace{}, kerneltest.VFAddr(pf, 0)); err != nil {
 		t.Error(err)
 	}
+}
+
+// given is a claim whose VF is in the pod's sandbox s1.
+func (w *whole) given(t *testing.T) (claim *resourceapi.ResourceClaim, ns kernel.Namespace) {
+	t.Helper()
+	claim = vfClaim()
+	w.api.add(claim)
+	w.mustPrepare(t, claim)
+	ns = w.machine.AddNamespace("/run/netns/s1")
+	if _, err := w.handover.Attach(t.Context(), handover.Sandbox{PodUID: "uid-p1", ID: "s1", Namespace: ns.Path}); err != nil {
+		t.Fatal(err)
+	}
+	return claim, ns
+}
+
+// A MAC address that the PF fixed while a pod had the VF stays, and nothing hangs on it.
+func TestFreeWithFixedMAC(t *testing.T) {
+	w := newWhole(t, newMachine(t))
+	claim, ns := w.given(t)
+	fixed := net.HardwareAddr{2, 0, 0, 0, 0, 9}
+	if err := w.machine.SetVF(pf, 0, kernel.VFChange{MAC: fixed}); err != nil {
+		t.Fatal(err)
+	}
+	link, err := w.machine.LinkOf(ns, kerneltest.VFAddr(pf, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, up := range []bool{false, true} { // it takes effect
+		if err := w.machine.SetUp(ns, link.Index, up); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.unprepare(t, claim); err != nil {
+		t.Fatal(err)
+	}
+	link, err = w.machine.LinkOf(kernel.Namespace{}, kerneltest.VFAddr(pf, 0))
+	if err != nil || link.Name != "ens1f0v0" || link.MAC.String() != fixed.String() {
+		t.Errorf("home is %+v, %v", link, err)
+	}
+	w.clean2(t)
 }

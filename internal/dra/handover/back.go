@@ -167,12 +167,7 @@ func (h *Handover) bring(ctx context.Context, l record.Link, ns kernel.Namespace
 	default:
 		return err
 	}
-	_, err = h.cfg.Kernel.Restore(host(), link.Index, l.Home)
-	if clash, ok := errors.AsType[*kernel.ClashError](err); ok {
-		h.cfg.Log.WarnContext(ctx, "device is home under another name", "device", l.Device, "name", l.Home.Name, "error", clash)
-		return nil
-	}
-	return err
+	return device.Restore(h.cfg.Kernel, link, l.Home, h.cfg.Log)
 }
 
 // pull moves a link out of a sandbox: under its own name, or one that nobody has when that is taken.

@@ -221,8 +221,7 @@ func (m *Manager) putBack(f kernel.Function, s saved, name string) error {
 	if s.Link == nil && name == "" {
 		return nil
 	}
-	host := kernel.Namespace{}
-	link, err := m.conf.Kernel.LinkOf(host, f.Addr)
+	link, err := m.conf.Kernel.LinkOf(kernel.Namespace{}, f.Addr)
 	if errors.Is(err, kernel.ErrNoLink) {
 		return nil // not here: who moved it away brings it back
 	}
@@ -236,17 +235,7 @@ func (m *Manager) putBack(f kernel.Function, s saved, name string) error {
 	if link.Name == want.Name && link.MTU == want.MTU && link.MAC.String() == want.MAC.String() {
 		return nil
 	}
-	_, err = m.conf.Kernel.Restore(host, link.Index, want)
-	if errors.Is(err, syscall.EADDRNOTAVAIL) {
-		// The PF was given a MAC for the VF meanwhile, and that is the one to keep.
-		m.conf.Log.Warn("the MAC address of a VF cannot be put back", "device", f.Addr, "mac", want.MAC.String(), "error", err)
-		want.MAC = link.MAC
-		_, err = m.conf.Kernel.Restore(host, link.Index, want)
-	}
-	if clash, ok := errors.AsType[*kernel.ClashError](err); ok {
-		m.conf.Log.Warn("a VF's link keeps another name", "device", f.Addr, "name", want.Name, "error", clash)
-		return nil
-	}
+	err = device.Restore(m.conf.Kernel, link, want, m.conf.Log)
 	if err != nil {
 		return fmt.Errorf("restore the link of VF %s: %w", f.Addr, err)
 	}
