@@ -346,3 +346,23 @@ func TestFreeWithFixedMAC(t *testing.T) {
 	}
 	w.clean2(t)
 }
+
+// A VF that was bound, while a pod had it, to a driver that makes no link has nothing to bring home.
+func TestFreeOfReboundVF(t *testing.T) {
+	for _, driver := range []string{"vfio-pci", "mlx5_vfio_pci", "uio_pci_generic", "igb_uio", "pci-stub"} {
+		t.Run(driver, func(t *testing.T) {
+			w := newWhole(t, newMachine(t))
+			claim, ns := w.given(t)
+			addr := kerneltest.VFAddr(pf, 0)
+			if err := w.machine.Unbind(addr); err != nil {
+				t.Fatal(err)
+			}
+			w.machine.ChangeFunction(addr, func(f *kernel.Function) { f.Driver, f.IOMMUGroup = driver, "7" })
+			w.machine.DestroyNamespace(ns.Path)
+			if err := w.unprepare(t, claim); err != nil {
+				t.Fatal(err)
+			}
+			w.clean2(t)
+		})
+	}
+}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/weftnet/weft/internal/dra/device"
@@ -195,7 +194,7 @@ func (h *Handover) await(ctx context.Context, m device.Manager, dev device.Devic
 		}
 		f, err := h.cfg.Kernel.Function(l.PCI)
 		switch {
-		case errors.Is(err, fs.ErrNotExist), err == nil && (f.Driver == "" || strings.HasPrefix(f.Driver, "vfio")):
+		case errors.Is(err, fs.ErrNotExist), err == nil && device.Linkless(f.Driver):
 			return link, kernel.ErrNoLink
 		case time.Now().After(late):
 			return link, fmt.Errorf("link of %s is neither in its pod nor on the host: something still holds its network namespace", l.PCI)
