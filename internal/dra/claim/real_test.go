@@ -366,3 +366,35 @@ func TestFreeOfReboundVF(t *testing.T) {
 		})
 	}
 }
+
+// An alternative name that a pod gave its VF, or that the host gave away meanwhile, keeps the VF
+// from nothing.
+func TestAlternativeNamesOfAPod(t *testing.T) {
+	for name, c := range map[string]struct{ before, inPod []string }{
+		"a pod's own":           {nil, []string{"mine"}},
+		"a link's of the host":  {nil, []string{"mine", "ens1f0"}},
+		"its own, taken by now": {[]string{"uplink"}, []string{"uplink"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			m.ChangeLink(kernel.Namespace{}, "ens1f0v0", func(l *kernel.Link) { l.AltNames = c.before })
+			w := newWhole(t, m)
+			claim, ns := w.given(t)
+			m.ChangeLink(ns, "sriov0", func(l *kernel.Link) { l.AltNames = c.inPod })
+			if c.before != nil {
+				m.AddLink(kernel.Namespace{}, kernel.Link{Name: c.before[0], Kind: "bridge"})
+			}
+			if err := w.handover.Detach(t.Context(), "s1"); err != nil {
+				t.Fatal(err)
+			}
+			link, err := m.LinkOf(kernel.Namespace{}, kerneltest.VFAddr(pf, 0))
+			if err != nil || link.Name != "ens1f0v0" || len(link.AltNames) > 0 {
+				t.Errorf("home is %+v, %v", link, err)
+			}
+			if err := w.unprepare(t, claim); err != nil {
+				t.Fatal(err)
+			}
+			w.clean2(t)
+		})
+	}
+}

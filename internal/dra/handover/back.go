@@ -170,12 +170,34 @@ func (h *Handover) bring(ctx context.Context, l record.Link, ns kernel.Namespace
 }
 
 // pull moves a link out of a sandbox: under its own name, or one that nobody has when that is taken.
+// It brings no alternative name that the pod gave it: one that a link of the host has would keep it
+// from coming.
 func (h *Handover) pull(ns kernel.Namespace, link kernel.Link, l record.Link) (kernel.Link, error) {
+	foreign := func(name string) bool { return !slices.Contains(l.Home.AltNames, name) }
+	var strip error
+	if slices.ContainsFunc(link.AltNames, foreign) {
+		strip = h.strip(ns, link, slices.DeleteFunc(slices.Clone(link.AltNames), foreign))
+	}
 	moved, err := h.cfg.Kernel.Move(ns, link.Index, host(), l.Home.Name)
-	if _, ok := errors.AsType[*kernel.ClashError](err); ok {
+	if clash, ok := errors.AsType[*kernel.ClashError](err); ok {
+		if clash.Name != l.Home.Name { // one of its own: it gets back what it can when it is home
+			strip = errors.Join(strip, h.strip(ns, link, nil))
+		}
 		moved, err = h.cfg.Kernel.Move(ns, link.Index, host(), fmt.Sprintf("weft%d", link.Index))
 	}
-	return moved, err
+	if err != nil {
+		return moved, errors.Join(err, strip)
+	}
+	return moved, nil
+}
+
+// strip leaves a link, where it is, none but these alternative names.
+func (h *Handover) strip(ns kernel.Namespace, link kernel.Link, names []string) error {
+	_, err := h.cfg.Kernel.Restore(ns, link.Index, kernel.LinkState{AltNames: names, Up: link.Up})
+	if err != nil {
+		return fmt.Errorf("take alternative names from %s: %w", link.Name, err)
+	}
+	return nil
 }
 
 // Links come home from a namespace that ends in the kernel's own time.
