@@ -6,11 +6,16 @@ package driver
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"time"
+
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/weftnet/weft/api/v2alpha1"
 	"github.com/weftnet/weft/internal/dra/kubelet"
@@ -52,6 +57,24 @@ func (s *session) end() {
 		s.done.Wait()
 	}
 }
+
+// told is a plugin whose refused slices show in the status.
+type told struct {
+	kubeletplugin.DRAPlugin
+	refused func(error)
+}
+
+// HandleError tells of what is not tried again.
+func (t told) HandleError(ctx context.Context, err error, msg string) {
+	t.DRAPlugin.HandleError(ctx, err, msg)
+	if !errors.Is(err, kubeletplugin.ErrRecoverable) {
+		t.refused(fmt.Errorf("%s: %w", msg, err))
+	}
+}
+
+// What Report is told of a registration.
+func refusedBy(driver string) string { return "slices of " + driver }
+func unknownTo(driver string) string { return "claims of before, of " + driver }
 
 // offer has the devices of these pools offered, once it is known which are not free.
 func (s *session) offer(node string, pools []v2alpha1.DevicePool) {
@@ -172,10 +195,14 @@ func (d *Driver) start(ctx context.Context, id identity) *session {
 	log := d.cfg.Log.With("driver", id.driver)
 	r := kubelet.New(kubelet.Config{
 		Driver: id.driver, Node: d.cfg.Node, Dir: d.cfg.KubeletDir, Client: d.cfg.Client,
-		Plugin: d.cfg.Plugin(id.driver), Interval: id.interval, Timeout: id.timeout, MaxAttempts: id.attempts,
+		Plugin: told{DRAPlugin: d.cfg.Plugin(id.driver), refused: func(err error) { d.Report(refusedBy(id.driver), err) }}, Interval: id.interval, Timeout: id.timeout, MaxAttempts: id.attempts,
 		Report: func(s kubelet.Status) { d.registered(id.driver, s) },
 	}, d.cfg.Log)
-	s.publisher = publish.New(publish.Options{Store: d.cfg.Store, Publish: r.Publish, Log: log,
+	s.publisher = publish.New(publish.Options{Store: d.cfg.Store, Log: log,
+		Publish: func(ctx context.Context, resources resourceslice.DriverResources) error {
+			d.Report(refusedBy(id.driver), nil) // what comes now has not been looked at yet
+			return r.Publish(ctx, resources)
+		},
 		Observe: func(o publish.Outcome) { d.observed(id.driver, o) }})
 	s.done.Go(func() { d.look(ctx, s, log) })
 	s.done.Go(func() {
@@ -193,6 +220,7 @@ func (d *Driver) start(ctx context.Context, id identity) *session {
 		if err := s.publisher.Run(ctx); err != nil {
 			log.Error("publisher ended", "error", err)
 		}
+		d.Report(refusedBy(id.driver), nil)
 	})
 	return s
 }
@@ -206,7 +234,9 @@ func (d *Driver) look(ctx context.Context, s *session, log *slog.Logger) {
 		return err
 	}, func(err error, pause time.Duration) {
 		log.Warn("claims of before are not known yet, so nothing is offered", "error", err, "next", pause)
+		d.Report(unknownTo(s.id.driver), fmt.Errorf("they are not known yet, so nothing is offered: %w", err))
 	})
+	d.Report(unknownTo(s.id.driver), nil)
 	if !ok {
 		return
 	}
