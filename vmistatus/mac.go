@@ -3,7 +3,10 @@
 
 package vmistatus
 
-import "cmp"
+import (
+	"cmp"
+	"strings"
+)
 
 // hwaddr is a MAC's value, to be compared. One that is no MAC is its own spelling.
 type hwaddr struct {
@@ -69,4 +72,10 @@ func (h hwaddr) compare(o hwaddr) int {
 func SameMAC(a, b string) bool {
 	h := parseMAC(a)
 	return !h.nothing() && h == parseMAC(b)
+}
+
+// MACDigits are the hex digits of what is a MAC, in lower case; false: it is none.
+func MACDigits(s string) (string, bool) {
+	digits := strings.ToLower(strings.NewReplacer(":", "", "-", "", ".", "").Replace(s))
+	return digits, parseMAC(s).raw == "" && s != ""
 }

@@ -5,13 +5,13 @@ package bundle
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/weftnet/weft/vmistatus"
 )
 
 // Anonymize is a copy of the bundle in which every IP address and every MAC has a pseudonym, also
@@ -39,19 +39,12 @@ func Anonymize(b *Bundle) (*Bundle, error) {
 
 // pseudonyms are given in the order in which addresses are seen.
 type pseudonyms struct {
-	words *regexp.Regexp // what may be an address or a MAC
-	mac   *regexp.Regexp
-	macs  map[string]int
-	ips   map[netip.Addr]netip.Addr
+	macs map[string]int
+	ips  map[netip.Addr]netip.Addr
 }
 
 func newPseudonyms() *pseudonyms {
-	return &pseudonyms{
-		words: regexp.MustCompile(`[0-9A-Za-z.:_-]+`),
-		mac:   regexp.MustCompile(`^(?i:[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5,7}|[0-9a-f]{4}(?:\.[0-9a-f]{4}){2,3})$`),
-		macs:  map[string]int{},
-		ips:   map[netip.Addr]netip.Addr{},
-	}
+	return &pseudonyms{macs: map[string]int{}, ips: map[netip.Addr]netip.Addr{}}
 }
 
 // value replaces in every text of a decoded value, keys too.
@@ -73,62 +66,162 @@ func (p *pseudonyms) value(v any) any {
 	return v
 }
 
+// text replaces what is an address or a MAC, wherever it stands.
 func (p *pseudonyms) text(s string) string {
-	return p.words.ReplaceAllStringFunc(s, p.word)
+	var out strings.Builder
+	for i := 0; i < len(s); {
+		n, as := p.at(s, i)
+		if n == 0 {
+			n, as = 1, s[i:i+1]
+		}
+		out.WriteString(as)
+		i += n
+	}
+	return out.String()
 }
 
-// word replaces a word that is an address or a MAC, with what stands around it.
-func (p *pseudonyms) word(w string) string {
-	const around = ".:_-"
-	core := strings.TrimRight(w, ".-_")
-	for _, c := range []string{core, strings.Trim(core, around)} {
-		if c == "" {
+// at is the pseudonym of the longest address or MAC that begins at i, and the length of that; 0: none does.
+func (p *pseudonyms) at(s string, i int) (n int, as string) {
+	c := s[i]
+	if !isHex(c) && c != ':' {
+		return 0, ""
+	}
+	rest, mac, six, ip := s[i:], 0, 0, netip.Addr{}
+	if begins(s, i) {
+		mac = macLength(rest, !inUUID(s, i))
+		six, ip = ipv6Length(rest)
+	}
+	switch {
+	case six > mac:
+		return six, p.ip(ip).String()
+	case mac > 0:
+		return mac, p.hardware(rest[:mac])
+	case i == 0 || !isDigit(s[i-1]):
+		if four, ip := ipv4Length(rest); four > 0 {
+			return four, p.ip(ip).String()
+		}
+	}
+	return 0, ""
+}
+
+// begins says whether a word begins at i: after what is no letter or digit, or after an escape of text
+// within text.
+func begins(s string, i int) bool {
+	const escaped = len(`\u0000`)
+	return i == 0 || !isHex(s[i-1]) && !isLetter(s[i-1]) ||
+		i > 1 && s[i-2] == '\\' || i >= escaped && s[i-escaped] == '\\' && s[i-escaped+1] == 'u'
+}
+
+// inUUID says whether what begins at i comes after a group of a UUID.
+func inUUID(s string, i int) bool {
+	const group = 5 // with its dash
+	return i >= group && s[i-1] == '-' && run(s[i-group:i], "") == group-1
+}
+
+func isDigit(c byte) bool  { return '0' <= c && c <= '9' }
+func isHex(c byte) bool    { return isDigit(c) || 'a' <= c|0x20 && c|0x20 <= 'f' }
+func isLetter(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
+
+// run counts the hex digits, and bytes of others, that s begins with.
+func run(s, others string) int {
+	for i := range len(s) {
+		if !isHex(s[i]) && strings.IndexByte(others, s[i]) < 0 {
+			return i
+		}
+	}
+	return len(s)
+}
+
+// macLength is the length of the MAC that s begins with, 0 for none: octets with dividers between them, or,
+// if that may be, another spelling that vmistatus reads, as a whole.
+func macLength(s string, other bool) int {
+	const octet, few, many = 3, 6, 8
+	for _, divider := range []byte{':', '-'} {
+		n := 0
+		for n < many && len(s) >= n*octet+2 && run(s[n*octet:min(len(s), n*octet+octet)], "") == 2 {
+			n++
+			if len(s) <= n*octet || s[n*octet-1] != divider {
+				break
+			}
+		}
+		if end := many*octet - 1; n == many && (len(s) == end || s[end] != '.') {
+			return end
+		}
+		if n >= few {
+			return few*octet - 1
+		}
+	}
+	if !other {
+		return 0
+	}
+	whole := strings.TrimRight(s[:run(s, ":.-")], ":.-")
+	if len(whole) < len(s) && isLetter(s[len(whole)]) {
+		return 0
+	}
+	if _, ok := vmistatus.MACDigits(whole); ok || isShort(whole) {
+		return len(whole)
+	}
+	return 0
+}
+
+// isShort says whether it is a MAC of octets without their leading zeros.
+func isShort(s string) bool {
+	parts := strings.Split(s, ":")
+	return len(parts) == 6 && !slices.ContainsFunc(parts, func(p string) bool { return p == "" || len(p) > 2 })
+}
+
+// ipv6Length is the length of the longest IPv6 address that s begins with.
+func ipv6Length(s string) (int, netip.Addr) {
+	const longest = 45
+	most := min(run(s, ":."), longest)
+	if strings.Count(s[:most], ":") < 2 {
+		return 0, netip.Addr{}
+	}
+	for n := most; n > 1; n-- {
+		if n < len(s) && (isHex(s[n]) || isLetter(s[n])) {
 			continue
 		}
-		as, err := p.name(c)
-		if err == nil {
-			at := strings.Index(w, c)
-			return w[:at] + as + w[at+len(c):]
+		if ip, err := netip.ParseAddr(s[:n]); err == nil && ip.Is6() {
+			return n, ip
 		}
 	}
-	// An address and a port.
-	if at, err := netip.ParseAddrPort(core); err == nil {
-		return p.ip(at.Addr()).String() + core[strings.LastIndexByte(core, ':'):] + w[len(core):]
-	}
-	// An address after a word and a colon or dash, and addresses between dashes.
-	for _, cut := range []string{":", "-", "_"} {
-		if parts := strings.Split(w, cut); len(parts) > 1 && slices.ContainsFunc(parts, isIPv4) {
-			for i := range parts {
-				parts[i] = p.word(parts[i])
+	return 0, netip.Addr{}
+}
+
+// ipv4Length is the length of the IPv4 address that s begins with; its numbers may have leading zeros.
+func ipv4Length(s string) (int, netip.Addr) {
+	var b [4]byte
+	at := 0
+	for i := range b {
+		start, v := at, 0
+		for at < len(s) && isDigit(s[at]) && at-start < 4 {
+			v = v*10 + int(s[at]-'0')
+			at++
+		}
+		if at == start || v > 255 || at < len(s) && isDigit(s[at]) {
+			return 0, netip.Addr{}
+		}
+		b[i] = byte(v)
+		if i < len(b)-1 {
+			if at == len(s) || s[at] != '.' {
+				return 0, netip.Addr{}
 			}
-			return strings.Join(parts, cut)
+			at++
 		}
 	}
-	return w
-}
-
-func isIPv4(s string) bool {
-	ip, err := netip.ParseAddr(s)
-	return err == nil && ip.Is4()
-}
-
-var errNoAddress = errors.New("no address")
-
-// name is the pseudonym of an address or a MAC.
-func (p *pseudonyms) name(s string) (string, error) {
-	if p.mac.MatchString(s) {
-		return p.hardware(s), nil
-	}
-	ip, err := netip.ParseAddr(s)
-	if err != nil {
-		return "", errNoAddress
-	}
-	return p.ip(ip).String(), nil
+	return at, netip.AddrFrom4(b)
 }
 
 // hardware spells the pseudonym of a MAC as the MAC is spelled.
 func (p *pseudonyms) hardware(s string) string {
-	digits := strings.ToLower(strings.NewReplacer(":", "", "-", "", ".", "").Replace(s))
+	if isShort(s) {
+		parts := strings.Split(s, ":")
+		for i := range parts {
+			parts[i] = strings.Repeat("0", 2-len(parts[i])) + parts[i]
+		}
+		s = strings.Join(parts, ":")
+	}
+	digits, _ := vmistatus.MACDigits(s)
 	if strings.Trim(digits, "0") == "" || strings.Trim(digits, "f") == "" {
 		return s
 	}
