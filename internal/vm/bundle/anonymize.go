@@ -135,31 +135,37 @@ func run(s, others string) int {
 // macLength is the length of the MAC that s begins with, 0 for none: octets with dividers between them, or,
 // if that may be, another spelling that vmistatus reads, as a whole.
 func macLength(s string, other bool) int {
-	const octet, few, many = 3, 6, 8
 	for _, divider := range []byte{':', '-'} {
-		n := 0
-		for n < many && len(s) >= n*octet+2 && run(s[n*octet:min(len(s), n*octet+octet)], "") == 2 {
-			n++
-			if len(s) <= n*octet || s[n*octet-1] != divider {
-				break
-			}
+		if n := octetsLength(s, divider); n > 0 {
+			return n
 		}
-		if end := many*octet - 1; n == many && (len(s) == end || s[end] != '.') {
-			return end
-		}
-		if n >= few {
-			return few*octet - 1
-		}
-	}
-	if !other {
-		return 0
 	}
 	whole := strings.TrimRight(s[:run(s, ":.-")], ":.-")
-	if len(whole) < len(s) && isLetter(s[len(whole)]) {
+	if !other || len(whole) < len(s) && isLetter(s[len(whole)]) {
 		return 0
 	}
 	if _, ok := vmistatus.MACDigits(whole); ok || isShort(whole) {
 		return len(whole)
+	}
+	return 0
+}
+
+// octetsLength is that of eight octets, or of six.
+func octetsLength(s string, divider byte) int {
+	const octet, few, many = 3, 6, 8
+	n := 0
+	for n < many && len(s) >= n*octet+2 && run(s[n*octet:min(len(s), n*octet+octet)], "") == 2 {
+		n++
+		if len(s) <= n*octet || s[n*octet-1] != divider {
+			break
+		}
+	}
+	end := many*octet - 1
+	switch {
+	case n == many && (len(s) == end || s[end] != '.'): // the last one begins no IPv4 address
+		return end
+	case n >= few:
+		return few*octet - 1
 	}
 	return 0
 }

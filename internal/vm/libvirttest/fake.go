@@ -200,6 +200,11 @@ func (f *Fake) answer(program, procedure uint32, question []byte) (payload []byt
 		}
 		return Str(U32(nil, 1), f.Itself), 0, true
 	}
+	return f.remote(procedure)
+}
+
+// remote answers what is asked of libvirt itself, and of its machines.
+func (f *Fake) remote(procedure uint32) (payload []byte, status uint32, ok bool) {
 	switch procedure {
 	case 66:
 		return U32(nil, 0), 0, true
