@@ -4,6 +4,7 @@
 package claim
 
 import (
+	"errors"
 	"sync"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/weftnet/weft/internal/dra/device"
 	"github.com/weftnet/weft/internal/dra/record"
+	"github.com/weftnet/weft/internal/host/journal"
 )
 
 // book knows the devices that claims are about to get, or have not given back, and that have no
@@ -19,10 +21,17 @@ type book struct {
 	mu     sync.Mutex
 	booked map[types.UID][]use // by claim
 	faults map[types.UID]error // by claim: why its devices are not ready although there are rows
+	unread map[types.UID]unread
+}
+
+// unread is a record that cannot be had yet: its pod is not to start without what may be in it.
+type unread struct {
+	pod types.UID
+	err error
 }
 
 func newBook() *book {
-	return &book{booked: map[types.UID][]use{}, faults: map[types.UID]error{}}
+	return &book{booked: map[types.UID][]use{}, faults: map[types.UID]error{}, unread: map[types.UID]unread{}}
 }
 
 // plan plans a claim and books its devices, as one step.
@@ -76,6 +85,47 @@ func (b *book) release(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.booked, uid)
+	delete(b.unread, uid)
+}
+
+// setUnread says that a claim's record cannot be had, until release.
+func (b *book) setUnread(uid, pod types.UID, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unread[uid] = unread{pod: pod, err: err}
+}
+
+// unreadOf says which records of a pod cannot be had.
+func (b *book) unreadOf(pod types.UID) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var faults []error
+	for _, u := range b.unread {
+		if u.pod == pod {
+			faults = append(faults, u.err)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// held are the devices that claims have by now, of rows or on their way, but for one claim's.
+func (b *book) held(but types.UID, rows []device.Allocation) map[use]journal.Key {
+	all := map[use]journal.Key{}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for uid, uses := range b.booked {
+		for _, u := range uses {
+			if uid != but {
+				all[use{device: u.device, share: u.share}] = journal.Key(uid)
+			}
+		}
+	}
+	for _, a := range rows {
+		if a.ClaimUID != but {
+			all[use{device: a.DeviceName, share: a.ShareID}] = journal.Key(a.ClaimUID)
+		}
+	}
+	return all
 }
 
 // setFault says why a claim's devices are not ready; nil: they are, or are no more.

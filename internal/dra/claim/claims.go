@@ -142,10 +142,10 @@ func (c *Claims) Run(ctx context.Context) error {
 func (c *Claims) Close() error { return c.records.Close() }
 
 // Ready says why a device of a pod is not to be handed over although it has a row: after a reboot
-// it could not be set up yet, and would be in the wrong network. It asks nobody and waits for
-// nothing.
+// it could not be set up yet, and would be in the wrong network. A record of the pod's that cannot
+// be had is a reason, too. It asks nobody and waits for nothing.
 func (c *Claims) Ready(pod types.UID) error {
-	var faults []error
+	faults := []error{c.book.unreadOf(pod)}
 	seen := map[types.UID]bool{}
 	for _, a := range c.cfg.Store.Allocations() {
 		if a.PodUID == pod && !seen[a.ClaimUID] {

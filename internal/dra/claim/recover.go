@@ -8,11 +8,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/weftnet/weft/internal/dra/record"
 	"github.com/weftnet/weft/internal/host/journal"
 )
 
@@ -66,10 +68,12 @@ func (c *Claims) recoverRecord(ctx context.Context, key journal.Key, held map[us
 	uid := types.UID(key)
 	rec, l, err := c.acquire(ctx, uid)
 	if err != nil {
+		c.readLater(key, err)
 		return err
 	}
 	defer rec.Close() //nolint:errcheck // what counts is on the disk
 	if l.phase == none {
+		c.book.release(uid)
 		return nil // a placeholder, or a record of which nothing is known
 	}
 	c.superseded(&l, held, key)
@@ -87,6 +91,21 @@ func (c *Claims) recoverRecord(ctx context.Context, key journal.Key, held map[us
 		c.notReady(l, err)
 	}
 	return nil
+}
+
+// readLater keeps the pod of a record that cannot be had from starting without its devices, and has
+// the record looked at again: another process has it still, say, or the disk does not answer.
+func (c *Claims) readLater(key journal.Key, err error) {
+	uid := types.UID(key)
+	pod, unknown := journal.PodUID(filepath.Join(c.cfg.StateDir, record.Devices), key)
+	if unknown != nil || pod == "" {
+		c.cfg.Log.Error("pod of a claim whose record cannot be had is not known, and not kept waiting", "claim_uid", uid, "error", unknown)
+	} else {
+		c.book.setUnread(uid, types.UID(pod), fmt.Errorf("what was prepared for the pod is not known yet: %w", err))
+	}
+	c.local.add("read "+string(uid), firstPause, func(ctx context.Context) error {
+		return c.recoverRecord(ctx, key, c.book.held(uid, c.cfg.Store.Allocations()))
+	})
 }
 
 // superseded leaves out what a newer record has: a phase that was not on the disk when the power

@@ -5,10 +5,12 @@ package claim
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/host/journal"
 )
 
 // crash is what a step panics with when the process is to end there.
@@ -410,5 +413,51 @@ func TestAllocatedAndUnknown(t *testing.T) { // T-56
 	r.clean(t)
 	if n := strings.Count(log.String(), "level=WARN"); n != 1 || !strings.Contains(log.String(), "claim=default/c1 pod_uid=uid-p1 device="+vfName(0)) {
 		t.Errorf("%d warnings: %s", n, log.String())
+	}
+}
+
+// A record that cannot be had at the start keeps its pod waiting, and no other one, and is read as
+// soon as it can be.
+func TestRecoverUnreadRecord(t *testing.T) {
+	r := newRig(t)
+	claim := t22()
+	r.api.add(claim)
+	r.mustPrepare(t, claim)
+	_ = r.Close()
+	r.open(t)
+	// Its lock stays with the open file, as of another process.
+	file, err := os.Open(r.records.Path(journal.Key(claim.UID)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	busy, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := r.recoverRecord(busy, journal.Key(claim.UID), map[use]journal.Key{}); err == nil {
+		t.Fatal("the record was had")
+	}
+	if err := r.Ready("uid-p1"); err == nil || !strings.Contains(err.Error(), "not known yet") {
+		t.Errorf("its pod: %v", err)
+	}
+	if err := r.Ready("uid-p2"); err != nil {
+		t.Errorf("another pod: %v", err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- r.Run(ctx) }()
+	for late := time.Now().Add(30 * time.Second); r.Ready("uid-p1") != nil || len(r.rows.OfClaim(claim.UID)) != 1; {
+		if time.Now().After(late) {
+			t.Fatalf("ready: %v, rows %v", r.Ready("uid-p1"), r.rows.Allocations())
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

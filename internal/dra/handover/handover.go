@@ -45,7 +45,8 @@ type Config struct {
 	// Known is closed when what was prepared before this start has its rows; nil: it has. Until then
 	// a pod of which there is a record is refused.
 	Known <-chan struct{}
-	// Ready says why a pod's devices are not to be handed over although they have rows. It waits for
+	// Ready says why a pod's devices are not to be handed over although they have rows, or have none
+	// because their record cannot be had. It waits for
 	// nothing. Nil is fine.
 	Ready func(pod types.UID) error
 	// Observe is told of each operation ("attach", "detach", "return"); nil is fine.
@@ -133,7 +134,7 @@ func (h *Handover) Nodes(podUID string) (paths []string, err error) {
 			}
 		}
 	}
-	if len(paths) > 0 && h.cfg.Ready != nil {
+	if h.cfg.Ready != nil { // also without rows: they may be missing
 		return paths, h.cfg.Ready(types.UID(podUID))
 	}
 	return paths, nil
@@ -237,7 +238,7 @@ func (h *Handover) linked(podUID string) (rows []device.Allocation, err error) {
 			rows = append(rows, row)
 		}
 	}
-	if len(rows) > 0 && h.cfg.Ready != nil {
+	if h.cfg.Ready != nil {
 		return rows, h.cfg.Ready(types.UID(podUID))
 	}
 	return rows, nil

@@ -267,16 +267,18 @@ func (c *counted) OfPod(types.UID) []device.Allocation {
 	return nil
 }
 
-// TestPodWithoutDevice: of a pod that has no device the hooks and the planner ask the table, once
-// each, and nothing else: no kernel, no record, no readiness.
+// TestPodWithoutDevice: of a pod that has no device the hooks and the planner ask the table and
+// readiness, once each, and nothing else: no kernel, no record. Its rows may be missing because their
+// record cannot be had, so that readiness has the last word.
 func TestPodWithoutDevice(t *testing.T) {
 	r := newRig(t)
 	rows := &counted{}
+	ready, unready := 0, error(nil)
 	known := make(chan struct{})
 	close(known)
 	r.with(func(cfg *handover.Config) {
 		cfg.Known, cfg.Store = known, rows
-		cfg.Ready = func(types.UID) error { t.Error("readiness is asked for"); return nil }
+		cfg.Ready = func(types.UID) error { ready++; return unready }
 		cfg.Observe = func(string, int, time.Duration, error) { t.Error("it is counted as a hand-over") }
 	})
 	s, _ := r.sandbox("s1")
@@ -301,7 +303,14 @@ func TestPodWithoutDevice(t *testing.T) {
 	if now := count(); now != before {
 		t.Errorf("the kernel was asked %d times", now-before)
 	}
-	if rows.asked != 9 {
-		t.Errorf("the table was asked %d times by nine calls", rows.asked)
+	if rows.asked != 9 || ready != 9 {
+		t.Errorf("the table was asked %d times by nine calls, and readiness %d", rows.asked, ready)
+	}
+	unready = errors.New("a record cannot be had")
+	if _, err := r.h.Attach(t.Context(), s); !errors.Is(err, unready) {
+		t.Errorf("attach: %v", err)
+	}
+	if _, err := r.h.Nodes(s.PodUID); !errors.Is(err, unready) {
+		t.Errorf("nodes: %v", err)
 	}
 }
