@@ -46,8 +46,7 @@ type Config struct {
 	// a pod of which there is a record is refused.
 	Known <-chan struct{}
 	// Ready says why a pod's devices are not to be handed over although they have rows, or have none
-	// because their record cannot be had. It waits for
-	// nothing. Nil is fine.
+	// because their record cannot be had. It waits for nothing. Nil is fine.
 	Ready func(pod types.UID) error
 	// Observe is told of each operation ("attach", "detach", "return"); nil is fine.
 	Observe func(operation string, links int, took time.Duration, err error)
