@@ -95,7 +95,7 @@ func (o *explainOptions) run(cmd *cobra.Command, args []string) error {
 	if len(e.Pods) == 0 {
 		fmt.Fprintln(cmd.ErrOrStderr(), "weft: the files hold no pod")
 	}
-	return write(cmd.OutOrStdout(), o.output, e, e.WriteTable, e.Faulty())
+	return unread(w, write(cmd.OutOrStdout(), o.output, e, e.WriteTable, e.Faulty()))
 }
 
 // pod explains a pod of the cluster: by the agent of its node, else from the API server.
@@ -200,7 +200,7 @@ Exit codes: 0 no fault (there may be warnings), 1 a fault was found, 2 wrong usa
 			}
 			r := w.Lint(cmd.Context())
 			fmt.Fprintf(cmd.ErrOrStderr(), "weft: %s\n", r.Summary())
-			return write(cmd.OutOrStdout(), output, r, r.WriteTable, len(r.Faults) > 0)
+			return unread(w, write(cmd.OutOrStdout(), output, r, r.WriteTable, len(r.Faults) > 0))
 		},
 	}
 	inspectFlags(cmd, &files, &conf, &output)
@@ -235,6 +235,14 @@ func load(files []string, conf, output string) (*inspect.World, error) {
 		return nil, &sandbox.UsageError{Err: err}
 	}
 	return w, nil
+}
+
+// unread is err, or, whatever else was found, that some of the files could not be read.
+func unread(w *inspect.World, err error) error {
+	if files := w.Unread(); files != nil {
+		return &sandbox.UsageError{Err: files}
+	}
+	return err
 }
 
 // write shows what was found; faulty makes the exit code 1.

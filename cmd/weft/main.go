@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weftnet/weft/internal/host/version"
+	"github.com/weftnet/weft/internal/inspect"
 	"github.com/weftnet/weft/internal/sandbox"
 )
 
@@ -53,10 +54,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, errFound):
 		return 1
 	case usage || !started: // cobra's own errors come before a command starts
-		fmt.Fprintf(stderr, "weft: %v\nSee %s --help.\n", err, cmd.CommandPath())
+		fmt.Fprintf(stderr, "weft: %s\nSee %s --help.\n", inspect.Printable(err.Error()), cmd.CommandPath())
 		return 2
 	}
-	fmt.Fprintf(stderr, "weft: %v\n", err)
+	fmt.Fprintf(stderr, "weft: %s\n", inspect.Printable(err.Error()))
 	return 1
 }
 

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -199,6 +201,20 @@ func TestExamplesAreClean(t *testing.T) {
 			if got := run(t.Context(), []string{command, "-f", dir}, &stdout, &stderr); got != want {
 				t.Errorf("%s of %s: exit code %d, want %d\n%s%s", command, dir, got, want, stdout.String(), stderr.String())
 			}
+		}
+	}
+}
+
+// A bundle that is a FIFO is refused as by explain and lint: nobody may ever write to it.
+func TestBundleIsAFIFO(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "bundle")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"replay", "record"} {
+		var stdout, stderr bytes.Buffer
+		if code := run(t.Context(), []string{"vmi", verb, "-f", fifo}, &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "is no regular file") {
+			t.Errorf("%s: exit %d: %s", verb, code, &stderr)
 		}
 	}
 }

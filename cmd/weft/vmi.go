@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/weftnet/weft/internal/cni/hostfiles"
 	"github.com/weftnet/weft/internal/sandbox"
 	"github.com/weftnet/weft/internal/vm/bundle"
 )
@@ -112,6 +115,23 @@ func writeBundle(w io.Writer, b *bundle.Bundle, anonymize bool) error {
 	return nil
 }
 
+// openRegular opens a file as explain and lint do: a FIFO or a device would be waited for, which
+// no signal ends.
+func openRegular(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: name, Err: hostfiles.ErrNotRegular}
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 // readBundle reads no more than a bundle may have.
 func readBundle(cmd *cobra.Command, file string) (*bundle.Bundle, error) {
 	in := cmd.InOrStdin()
@@ -121,7 +141,7 @@ func readBundle(cmd *cobra.Command, file string) (*bundle.Bundle, error) {
 	case "-":
 		file = "standard input"
 	default:
-		f, err := os.Open(file)
+		f, err := openRegular(file)
 		if err != nil {
 			return nil, fmt.Errorf("read bundle: %w", err)
 		}

@@ -54,7 +54,7 @@ func (f Finding) Write(w io.Writer) error {
 	} else {
 		text = f.Severity + ": " + text
 	}
-	_, err := fmt.Fprintln(w, text)
+	_, err := fmt.Fprintln(w, Printable(text))
 	return err
 }
 

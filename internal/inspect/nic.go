@@ -154,7 +154,7 @@ func (n *NIC) WriteTable(w io.Writer) error {
 		{"IOMMU", map[bool]string{true: "yes", false: "no: vfio-pci takes no virtual function"}[n.IOMMU]},
 		{"virtual functions", n.counts()},
 	} {
-		fmt.Fprintf(t, "%s:\t%s\n", line[0], line[1])
+		fmt.Fprintf(t, "%s:\t%s\n", line[0], cell(line[1]))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -163,14 +163,14 @@ func (n *NIC) WriteTable(w io.Writer) error {
 		fmt.Fprintln(t, "\nVF\tPCI ADDRESS\tDRIVER\tINTERFACE\tIOMMU GROUP\tMAC\tVLAN\tQOS\tTRUST\tSPOOF CHECK")
 	}
 	for _, vf := range n.VFs {
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", vf.ID, vf.PCIAddress, dash(vf.Driver), dash(vf.Interface), dash(vf.IOMMUGroup),
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", vf.ID, cell(vf.PCIAddress), dash(cell(vf.Driver)), dash(cell(vf.Interface)), dash(cell(vf.IOMMUGroup)),
 			dash(vf.MAC), vf.VLAN, vf.QoS, onOff(vf.Trust), onOff(vf.Spoof))
 	}
 	if len(n.Problems) > 0 {
 		fmt.Fprintln(t, "\nWhat could not be read:")
 	}
 	for _, p := range n.Problems {
-		fmt.Fprintln(t, "  "+p)
+		fmt.Fprintln(t, "  "+cell(p))
 	}
 	return t.Flush()
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 )
 
 // page prints lines until the first error.
@@ -18,9 +19,23 @@ type page struct {
 
 func (p *page) line(format string, args ...any) {
 	if p.err == nil {
-		_, p.err = fmt.Fprintf(p.w, format+"\n", args...)
+		_, p.err = fmt.Fprintln(p.w, Printable(fmt.Sprintf(format, args...)))
 	}
 }
+
+// Printable is text with U+FFFD in place of what a terminal would act on: what files, the API server
+// and hosts say may hold escape sequences. Line breaks stay.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
+}
+
+// cell is Printable in one cell of a table.
+func cell(text string) string { return Printable(strings.ReplaceAll(text, "\n", " ")) }
 
 // table prints rows in columns.
 func (p *page) table(rows [][]string) {
@@ -30,7 +45,11 @@ func (p *page) table(rows [][]string) {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
+		cells := make([]string, len(row))
+		for i, text := range row {
+			cells[i] = cell(text)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
 	if p.err = w.Flush(); p.err != nil {
 		return

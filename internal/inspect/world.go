@@ -37,6 +37,7 @@ type World struct {
 
 	conf     *netconf.Conf // the first of own that is right, or the stand-in
 	findings []Finding     // of the configurations
+	unread   error         // of the files in directories
 	unseen   []string      // what was taken for them
 
 	live *live // where pods and NADs are an API server's; nil = they are all in Set
@@ -63,7 +64,7 @@ type subject struct {
 
 // Load reads files and directories (their *.yaml, *.yml, *.json, *.conf and *.conflist, not
 // those below; the configurations of its net.d, though, which weft sandbox takes for
-// confDir). conf names one more, of Weft or Multus; "" = none. Errors are about what
+// confDir). What of a directory cannot be read is left out, see Unread. conf names one more, of Weft or Multus; "" = none. Errors are about what
 // cannot be read (wrapping *fs.PathError), and about a conf that is no configuration of
 // Weft or Multus.
 func Load(paths []string, conf string) (*World, error) {
@@ -77,15 +78,20 @@ func Load(paths []string, conf string) (*World, error) {
 			return nil, err
 		}
 		for _, file := range files {
-			if err := w.read(file, file != path); err != nil {
+			err := w.read(file, file != path)
+			if err != nil && file == path {
 				return nil, err
 			}
+			w.unread = errors.Join(w.unread, err) // of a directory, the others are checked
 		}
 	}
 	w.index()
 	w.configure()
 	return w, nil
 }
+
+// Unread tells which files of the directories could not be read; nil: none.
+func (w *World) Unread() error { return w.unread }
 
 // readConf reads the configuration to plan with; "" = none.
 func (w *World) readConf(conf string) error {
