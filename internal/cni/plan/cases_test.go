@@ -185,11 +185,11 @@ func TestTooManyNetworks(t *testing.T) {
 	w := world{networks: strings.Repeat("neta,", plan.MaxNetworks+1)}
 	_, err := w.make(t)
 	wantFault(t, err, fault.Config, networks, "257", "256")
-	w = world{networks: strings.Repeat("neta,", plan.MaxNetworks)} // with the default network one too many
+	w = world{networks: strings.Repeat("neta,", plan.MaxNetworks), conf: `"delegates":[{"cniVersion":"1.0.0","name":"defnet","type":"pa"},{"cniVersion":"1.0.0","name":"more","type":"pa"}]`} // one too many
 	_, err = w.make(t)
 	wantFault(t, err, fault.Config, "257", "256")
-	w = world{networks: strings.Repeat("neta,", plan.MaxNetworks-1)}
-	if p := mustPlan(t, w); len(p.Attachments) != plan.MaxNetworks {
+	w = world{networks: strings.Repeat("neta,", plan.MaxNetworks)} // besides the pod network
+	if p := mustPlan(t, w); len(p.Attachments) != plan.MaxNetworks+1 {
 		t.Errorf("%d attachments", len(p.Attachments))
 	}
 }

@@ -49,8 +49,8 @@ func (p *planner) resolve() {
 	for i := range p.slots { // whether or not they moved
 		p.slots[i].Attachment = &p.made[i]
 	}
-	if len(p.slots) > MaxNetworks {
-		p.fault("", "has %d networks, at most %d are allowed", len(p.slots), MaxNetworks)
+	if more := len(p.slots) - 1; more > MaxNetworks {
+		p.fault("", "has %d networks besides the pod network, at most %d are allowed", more, MaxNetworks)
 	}
 	if p.in.Devices == nil {
 		p.out.NeedDevices = slices.ContainsFunc(p.slots, func(s slot) bool { return s.resource != "" })
