@@ -101,7 +101,9 @@ func (h *hands) open() error {
 // key is the journal key of this call.
 func (h *hands) key() journal.Key { return recordKey(h.req.sandbox.ContainerID, h.req.sandbox.IfName) }
 
-func recordKey(containerID, ifName string) journal.Key { return journal.Key(containerID + "-" + ifName) }
+func recordKey(containerID, ifName string) journal.Key {
+	return journal.Key(containerID + "-" + ifName)
+}
 
 // path is where delegates are looked up: binDir first, the runtime's CNI_PATH next.
 func (h *hands) path() string { return searchPath(h.conf.BinDir, h.req.sandbox.Path) }

@@ -10,7 +10,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/weftnet/weft/internal/cni/fault"
 )
@@ -262,7 +265,42 @@ func Decode[T any](raw json.RawMessage, want string) (T, error) {
 	if err := json.Unmarshal(raw, &v); err != nil {
 		return v, fmt.Errorf("is %s, %s is needed", describe(raw), want)
 	}
+	// The decoder puts U+FFFD in place of what is no text: another value than was written.
+	if s, ok := any(v).(string); ok && strings.ContainsRune(s, utf8.RuneError) && !isText(raw) {
+		return v, errors.New("holds half a surrogate pair, or bytes that are no UTF-8")
+	}
 	return v, nil
+}
+
+// isText says whether every character of a JSON string is one: no half of a surrogate pair is
+// written alone, and all bytes are UTF-8.
+func isText(raw []byte) bool {
+	unit := func(i int) (r rune, ok bool) { // of a \uXXXX at i
+		if i+6 > len(raw) || raw[i] != '\\' || raw[i+1] != 'u' {
+			return 0, false
+		}
+		n, err := strconv.ParseUint(string(raw[i+2:i+6]), 16, 16)
+		return rune(n), err == nil
+	}
+	for i := 0; i < len(raw); i++ {
+		if raw[i] != '\\' {
+			continue
+		}
+		r, ok := unit(i)
+		switch {
+		case !ok:
+			i++ // \n and the like
+		case utf16.IsSurrogate(r):
+			low, _ := unit(i + 6)
+			if utf16.DecodeRune(r, low) == utf8.RuneError {
+				return false
+			}
+			i += 11
+		default:
+			i += 5
+		}
+	}
+	return utf8.Valid(raw)
 }
 
 // Known maps, in values, those of names that are keys of o to their values, without the

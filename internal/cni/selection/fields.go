@@ -64,6 +64,9 @@ func (p *parser) object(i int, o *netconf.Object) {
 			p.fault(field+"."+k.name, "%w", err)
 		}
 	}
+	if e.CNIArgs != nil {
+		p.repeated(field+".cni-args", e.CNIArgs)
+	}
 	if raw, ok := p.values["portMappings"]; ok {
 		e.PortMappings = p.portMappings(field+".portMappings", raw)
 	}
@@ -169,6 +172,23 @@ func setCNIArgs(e *Element, raw json.RawMessage) error {
 	e.CNIArgs = raw
 	return nil
 }
+
+// repeated warns of keys of cni-args that are written twice. What is inside them is the plugin's.
+func (p *parser) repeated(field string, raw json.RawMessage) {
+	o, err := netconf.Inner(raw)
+	if err != nil {
+		return
+	}
+	times := map[string]int{}
+	for _, key := range o.Keys() {
+		if times[key]++; times[key] == 2 {
+			p.warn(field+"."+fault.Bound(key, maxShown), "is written twice; the last one counts")
+		}
+	}
+}
+
+// maxShown bounds a key of cni-args in a warning.
+const maxShown = 64
 
 func setDefaultRoute(e *Element, raw json.RawMessage) error {
 	list, err := netconf.Strings(raw)

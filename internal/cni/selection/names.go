@@ -33,7 +33,9 @@ func InterfaceName(name string) error {
 		return errors.New("is a name that the kernel does not allow")
 	case strings.ContainsAny(name, "/:%"):
 		return errors.New("holds one of '/', ':' and '%'")
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }):
+	case strings.ContainsRune(name, utf8.RuneError): // what half a surrogate pair in JSON is read as
+		return errors.New("holds U+FFFD, or bytes that are no UTF-8")
+	case strings.ContainsFunc(name, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }):
 		return errors.New("holds space or characters that are not printable")
 	}
 	return nil

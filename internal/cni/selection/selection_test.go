@@ -275,3 +275,35 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// Text that is none is refused where it would otherwise be read as another text, and so is a name
+// that nobody can have meant.
+func TestTextThatIsNone(t *testing.T) {
+	for annotation, want := range map[string]string{
+		`[{"name":"a","interface":"x\ud800"}]`:        "[0].interface: holds half a surrogate pair",
+		`[{"name":"a","interface":"\udc00\ud800x"}]`:  "[0].interface: holds half a surrogate pair",
+		`[{"name":"a","interfaceRequest":"\udfffx"}]`: "[0].interfaceRequest: holds half a surrogate pair",
+		"[{\"name\":\"a\",\"interface\":\"x\xff\"}]":  "[0].interface: holds half a surrogate pair, or bytes that are no UTF-8",
+		`[{"name":"a","deviceID":"\ud800"}]`:          "[0].deviceID: holds half",
+		`[{"name":"a","ips":["10.0.0.1\ud800"]}]`:     "[0].ips: [0] holds half",
+		`[{"name":"a","interface":"x\ufffd"}]`:        "[0].interface: interface name",
+		"a@x\xff":                                     "[0]: interface name",
+	} {
+		if _, _, err := selection.Parse(annotation); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", annotation, err, want)
+		}
+	}
+	for _, annotation := range []string{`[{"name":"a","interface":"\ud83d\ude00"}]`, `[{"name":"a","deviceID":"\\ud800 \ufffd"}]`} {
+		if _, _, err := selection.Parse(annotation); err != nil {
+			t.Errorf("%s: %v", annotation, err)
+		}
+	}
+}
+
+// Keys of cni-args are told when they are written twice, however they are spelled.
+func TestRepeatedCNIArgs(t *testing.T) {
+	_, warnings, err := selection.Parse(`[{"name":"a","cni-args":{"k":1,"x":{"k":1,"k":2},"\u006b":2,"k":3}}]`)
+	if err != nil || len(warnings) != 1 || warnings[0].Field != "[0].cni-args.k" || !strings.Contains(warnings[0].Text, "is written twice") {
+		t.Errorf("%v, %v", warnings, err)
+	}
+}
