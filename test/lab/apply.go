@@ -124,24 +124,34 @@ func (cp *ControlPlane) Helm(ctx context.Context, args ...string) (string, error
 	return string(out), nil
 }
 
-// Multus builds the real Multus and gives its path on the machine, which nodes see as well.
+// Multus builds the real Multus and gives its path on the nodes.
 func (cp *ControlPlane) Multus(ctx context.Context) (string, error) {
 	set, err := cp.builder.Multus(ctx)
-	return set.Path("multus"), err
+	if err != nil {
+		return "", err
+	}
+	return cp.Give(set.Path("multus"))
+}
+
+// Give copies a file of the machine to where every node sees it, and returns its path there: a node
+// has some directories to itself, so the machine's own path may lead nowhere.
+func (cp *ControlPlane) Give(file string) (string, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Base(file)
+	return nodeImages + "/" + name, writeFile(cp.space.path("images", name), content)
 }
 
 // LoadImage gives every node the images of a docker-archive of the machine.
 func (cp *ControlPlane) LoadImage(ctx context.Context, archive string) error {
-	content, err := os.ReadFile(archive)
+	given, err := cp.Give(archive)
 	if err != nil {
 		return err
 	}
-	name := filepath.Base(archive)
-	if err := writeFile(cp.space.path("images", name), content); err != nil {
-		return err
-	}
 	for _, n := range cp.Nodes() {
-		if err := n.ImportImage(ctx, nodeImages+"/"+name); err != nil {
+		if err := n.ImportImage(ctx, given); err != nil {
 			return err
 		}
 	}

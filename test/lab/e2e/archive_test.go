@@ -17,7 +17,10 @@ import (
 func TestArchive(t *testing.T) {
 	r := newRig(t)
 	r.step("weft is installed")
-	archive := r.archive()
+	archive, err := r.cp.Give(r.archive())
+	if err != nil {
+		t.Fatal(err)
+	}
 	const namespace, reference = "archive", "localhost/weft/weft:dev"
 	ctr := func(args ...string) (string, error) {
 		return r.node.Exec(r.ctx(), append([]string{"ctr", "--namespace=" + namespace}, args...)...)

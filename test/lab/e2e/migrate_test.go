@@ -223,7 +223,7 @@ func (m *changeOver) installMultus() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.shell("cp " + program + " /opt/cni/bin/multus && mkdir -p " + filepath.Dir(multusKubeconfig))
+	m.shell("cp " + program + " /opt/cni/bin/multus && chmod 755 /opt/cni/bin/multus && mkdir -p " + filepath.Dir(multusKubeconfig))
 	m.write(multusKubeconfig, string(kubeconfig))
 }
 

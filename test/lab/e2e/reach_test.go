@@ -74,10 +74,16 @@ func (r *rig) say(from, to *corev1.Pod, address string, tries int) error {
 	var heard strings.Builder
 	listener := r.inPod(ctx, to, "nc", "-l", "-p", port)
 	listener.Stdout = &heard
+	// Without input of its own it would end the connection from its side, and a speaker that hears so
+	// before it has its word says nothing.
+	silent, err := listener.StdinPipe()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer silent.Close() //nolint:errcheck // nothing was written
 	if err := listener.Start(); err != nil {
 		r.t.Fatal(err)
 	}
-	var err error
 	for range tries {
 		speaker := r.inPod(ctx, from, "sh", "-c", "echo $0 | nc -w 2 $1 $2", word, address, port)
 		var out []byte
