@@ -119,13 +119,16 @@ func (d *Driver) Configure(news *v2alpha1.CiliumNetworkDriverNodeConfig) {
 // Report says what is wrong with a thing of a manager, a PF for one; nil: nothing any more.
 func (d *Driver) Report(subject string, err error) {
 	d.mu.Lock()
+	_, had := d.problems[subject]
 	if err == nil {
 		delete(d.problems, subject)
 	} else {
 		d.problems[subject] = err
 	}
 	d.mu.Unlock()
-	d.status.Raise()
+	if had || err != nil {
+		d.status.Raise()
+	}
 }
 
 // inForce is the spec that counts.

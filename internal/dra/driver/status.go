@@ -123,8 +123,12 @@ func (d *Driver) writeStatus(ctx context.Context) {
 				}
 			}
 		}
+		changed := d.status
+		if retry != nil {
+			changed = nil // the API refused: it is asked again by time, not by how much changes
+		}
 		select {
-		case <-d.status:
+		case <-changed:
 		case <-retry:
 		case <-ctx.Done():
 			return
