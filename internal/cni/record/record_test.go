@@ -66,7 +66,8 @@ func TestDecode(t *testing.T) {
 		},
 		"about to take what was there": {
 			boot: boot, phases: []journal.Phase{
-				done, phase(journal.Attempting, 1), {Phase: journal.Displacing, Item: 0, Result: json.RawMessage(`{"result":{"a":3},"defaults":[]}`)},
+				done, phase(journal.Attempting, 1),
+				{Phase: journal.Displacing, Item: 0, Result: json.RawMessage(`{"result":{"a":3},"defaults":[]}`)},
 				{Phase: journal.Displacing, Item: 1, Result: json.RawMessage(`"what a later version writes"`)},
 			},
 			want: view{Pending: [2]bool{true, true}, Result0: `{"a":3}`},

@@ -256,8 +256,8 @@ func TestRebootOfTheWholeNode(t *testing.T) { // T-47
 func TestVLANLostWithVFs(t *testing.T) {
 	for name, then := range map[string]func(*testing.T, *whole, *resourceapi.ResourceClaim){
 		"at once":       func(*testing.T, *whole, *resourceapi.ResourceClaim) {},
-		"restart":       func(t *testing.T, w *whole, _ *resourceapi.ResourceClaim) { w.start(t) },
-		"prepare again": func(t *testing.T, w *whole, c *resourceapi.ResourceClaim) { w.mustPrepare(t, c) },
+		"restart":       func(t *testing.T, w *whole, _ *resourceapi.ResourceClaim) { t.Helper(); w.start(t) },
+		"prepare again": func(t *testing.T, w *whole, c *resourceapi.ResourceClaim) { t.Helper(); w.mustPrepare(t, c) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWhole(t, newMachine(t))

@@ -17,15 +17,11 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
 	fakediscovery "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/weftnet/weft/api/v2alpha1"
@@ -512,22 +508,5 @@ func TestNothingOfferedShows(t *testing.T) {
 	r.mu.Lock()
 	r.elsewhere = nil
 	r.mu.Unlock()
-	r.condition("Ready", metav1.ConditionTrue, "Ready", "")
-}
-
-// Slices that the API refuses show, until others are offered.
-func TestRefusedSlicesShow(t *testing.T) {
-	r := newRig(t)
-	var once sync.Once
-	r.client.PrependReactor("create", "resourceslices", func(clienttesting.Action) (handled bool, _ runtime.Object, err error) {
-		once.Do(func() {
-			handled, err = true, apierrors.NewInvalid(schema.GroupKind{Group: "resource.k8s.io", Kind: "ResourceSlice"}, "s", nil)
-		})
-		return handled, nil, err
-	})
-	r.run()
-	r.driver.Configure(config(1, "", 3, "fast"))
-	r.condition("Ready", metav1.ConditionFalse, "Devices", "slices of "+v2alpha1.DefaultDriverName)
-	r.driver.Configure(config(2, "", 2, "slow"))
 	r.condition("Ready", metav1.ConditionTrue, "Ready", "")
 }

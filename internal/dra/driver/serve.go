@@ -6,16 +6,12 @@ package driver
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"time"
-
-	"k8s.io/dynamic-resource-allocation/kubeletplugin"
-	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/weftnet/weft/api/v2alpha1"
 	"github.com/weftnet/weft/internal/dra/kubelet"
@@ -58,22 +54,7 @@ func (s *session) end() {
 	}
 }
 
-// told is a plugin whose refused slices show in the status.
-type told struct {
-	kubeletplugin.DRAPlugin
-	refused func(error)
-}
-
-// HandleError tells of what is not tried again.
-func (t told) HandleError(ctx context.Context, err error, msg string) {
-	t.DRAPlugin.HandleError(ctx, err, msg)
-	if !errors.Is(err, kubeletplugin.ErrRecoverable) {
-		t.refused(fmt.Errorf("%s: %w", msg, err))
-	}
-}
-
-// What Report is told of a registration.
-func refusedBy(driver string) string { return "slices of " + driver }
+// unknownTo is what Report is told of a registration.
 func unknownTo(driver string) string { return "claims of before, of " + driver }
 
 // offer has the devices of these pools offered, once it is known which are not free.
@@ -136,17 +117,7 @@ func (d *Driver) arrange(ctx context.Context, all sessions) {
 	}
 	d.setFront(front)
 	all.end(func(name string) bool { return name != front && !needed[name] })
-	like := spec
-	if like == nil {
-		like = defaults()
-	}
-	for name := range needed {
-		if all[name] == nil && (spec == nil || name != front) {
-			id := identityOf(like)
-			id.driver = name
-			all[name] = d.start(ctx, id)
-		}
-	}
+	d.keepRegistered(ctx, all, needed, front, spec)
 	if spec != nil && (all[front] == nil || all[front].id != identityOf(spec)) {
 		all[front].end()
 		all[front] = d.start(ctx, identityOf(spec))
@@ -157,6 +128,21 @@ func (d *Driver) arrange(ctx context.Context, all sessions) {
 			continue
 		}
 		s.offer(d.cfg.Node, nil)
+	}
+}
+
+// keepRegistered registers the names that claims need beside that of the spec in force.
+func (d *Driver) keepRegistered(ctx context.Context, all sessions, needed map[string]bool, front string, spec *v2alpha1.CiliumNetworkDriverNodeConfigSpec) {
+	like := spec
+	if like == nil {
+		like = defaults()
+	}
+	for name := range needed {
+		if all[name] == nil && (spec == nil || name != front) {
+			id := identityOf(like)
+			id.driver = name
+			all[name] = d.start(ctx, id)
+		}
 	}
 }
 
@@ -195,15 +181,14 @@ func (d *Driver) start(ctx context.Context, id identity) *session {
 	log := d.cfg.Log.With("driver", id.driver)
 	r := kubelet.New(kubelet.Config{
 		Driver: id.driver, Node: d.cfg.Node, Dir: d.cfg.KubeletDir, Client: d.cfg.Client,
-		Plugin: told{DRAPlugin: d.cfg.Plugin(id.driver), refused: func(err error) { d.Report(refusedBy(id.driver), err) }}, Interval: id.interval, Timeout: id.timeout, MaxAttempts: id.attempts,
+		Plugin: d.cfg.Plugin(id.driver), Interval: id.interval, Timeout: id.timeout, MaxAttempts: id.attempts,
 		Report: func(s kubelet.Status) { d.registered(id.driver, s) },
 	}, d.cfg.Log)
-	s.publisher = publish.New(publish.Options{Store: d.cfg.Store, Log: log,
-		Publish: func(ctx context.Context, resources resourceslice.DriverResources) error {
-			d.Report(refusedBy(id.driver), nil) // what comes now has not been looked at yet
-			return r.Publish(ctx, resources)
-		},
-		Observe: func(o publish.Outcome) { d.observed(id.driver, o) }})
+	s.publisher = publish.New(publish.Options{
+		Store: d.cfg.Store, Log: log,
+		Publish: r.Publish,
+		Observe: func(o publish.Outcome) { d.observed(id.driver, o) },
+	})
 	s.done.Go(func() { d.look(ctx, s, log) })
 	s.done.Go(func() {
 		// Devices first: a kubelet that knows the driver may call at once.
@@ -220,7 +205,6 @@ func (d *Driver) start(ctx context.Context, id identity) *session {
 		if err := s.publisher.Run(ctx); err != nil {
 			log.Error("publisher ended", "error", err)
 		}
-		d.Report(refusedBy(id.driver), nil)
 	})
 	return s
 }
