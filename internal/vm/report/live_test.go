@@ -225,10 +225,11 @@ func (g *rig) pokeAll(r *Reporter) {
 	}
 }
 
-// heap is the memory that is held, with what stacks take.
+// heap is the memory that is held, with what stacks take: each collection halves those that are too large.
 func heap() int64 {
-	runtime.GC()
-	runtime.GC()
+	for range 6 {
+		runtime.GC()
+	}
 	var s runtime.MemStats
 	runtime.ReadMemStats(&s)
 	return int64(s.HeapAlloc + s.StackInuse)

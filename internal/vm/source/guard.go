@@ -41,7 +41,7 @@ const (
 	maxAgent  = 256 << 10 // an answer that is the agent's: thousands of addresses
 	maxSmall  = 64 << 10  // an event, or an error
 	maxEvents = 1000      // a second; a machine that is migrated or plugged into has dozens
-	buffered  = 1 << 10   // bytes that are read ahead: some events
+	buffered  = 1 << 8    // bytes that are read ahead: some events
 )
 
 // limit is how long a packet of a header may be.
