@@ -275,32 +275,37 @@ func Decode[T any](raw json.RawMessage, want string) (T, error) {
 // isText says whether every character of a JSON string is one: no half of a surrogate pair is
 // written alone, and all bytes are UTF-8.
 func isText(raw []byte) bool {
-	unit := func(i int) (r rune, ok bool) { // of a \uXXXX at i
-		if i+6 > len(raw) || raw[i] != '\\' || raw[i+1] != 'u' {
-			return 0, false
-		}
-		n, err := strconv.ParseUint(string(raw[i+2:i+6]), 16, 16)
-		return rune(n), err == nil
-	}
 	for i := 0; i < len(raw); i++ {
 		if raw[i] != '\\' {
 			continue
 		}
-		r, ok := unit(i)
+		r, ok := utf16Escape(raw[i:])
 		switch {
 		case !ok:
 			i++ // \n and the like
 		case utf16.IsSurrogate(r):
-			low, _ := unit(i + 6)
+			low, _ := utf16Escape(raw[i+utf16Len:])
 			if utf16.DecodeRune(r, low) == utf8.RuneError {
 				return false
 			}
-			i += 11
+			i += 2*utf16Len - 1
 		default:
-			i += 5
+			i += utf16Len - 1
 		}
 	}
 	return utf8.Valid(raw)
+}
+
+// utf16Len is the length of an escape that gives one unit of UTF-16.
+const utf16Len = len(`\u0000`)
+
+// utf16Escape is the unit that such an escape at the beginning of raw gives.
+func utf16Escape(raw []byte) (unit rune, ok bool) {
+	if len(raw) < utf16Len || raw[0] != '\\' || raw[1] != 'u' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(raw[2:utf16Len]), 16, 16)
+	return rune(n), err == nil
 }
 
 // Known maps, in values, those of names that are keys of o to their values, without the
@@ -382,7 +387,7 @@ func plain[T ~string | ~[]byte](text T) bool {
 // The four below walk JSON that is known to be valid.
 
 func skipSpace(b []byte, i int) int {
-	for b[i] == ' ' || b[i] == '\t' || b[i] == '\n' || b[i] == '\r' {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\t' || b[i] == '\n' || b[i] == '\r') {
 		i++
 	}
 	return i

@@ -11,8 +11,8 @@ const maxDepth = 200
 // valid is encoding/json's Valid at a third of its time, for it is most of what reading a
 // configuration takes. What it says yes to is valid; a no wants a second opinion.
 func valid(b []byte) bool {
-	end := validValue(b, validSpace(b, 0), 0)
-	return end > 0 && validSpace(b, end) == len(b)
+	end := validValue(b, skipSpace(b, 0), 0)
+	return end > 0 && skipSpace(b, end) == len(b)
 }
 
 // The functions below give the index after what begins at i, or -1 where that is not valid.
@@ -40,7 +40,7 @@ func validValue(b []byte, i, depth int) int {
 
 // validList reads what stands in brackets: values, and before each of an object its key.
 func validList(b []byte, i, depth int, closing byte) int {
-	if i = validSpace(b, i+1); i < len(b) && b[i] == closing {
+	if i = skipSpace(b, i+1); i < len(b) && b[i] == closing {
 		return i + 1
 	}
 	for i < len(b) {
@@ -52,12 +52,12 @@ func validList(b []byte, i, depth int, closing byte) int {
 		if i = validValue(b, i, depth+1); i < 0 {
 			return -1
 		}
-		if i = validSpace(b, i); i == len(b) {
+		if i = skipSpace(b, i); i == len(b) {
 			return -1
 		}
 		switch b[i] {
 		case ',':
-			i = validSpace(b, i+1)
+			i = skipSpace(b, i+1)
 		case closing:
 			return i + 1
 		default:
@@ -74,10 +74,10 @@ func validKey(b []byte, i int) int {
 	if i = validString(b, i); i < 0 {
 		return -1
 	}
-	if i = validSpace(b, i); i == len(b) || b[i] != ':' {
+	if i = skipSpace(b, i); i == len(b) || b[i] != ':' {
 		return -1
 	}
-	return validSpace(b, i+1)
+	return skipSpace(b, i+1)
 }
 
 func validString(b []byte, i int) int {
@@ -149,11 +149,4 @@ func validWord(b []byte, i int, word string) int {
 		return -1
 	}
 	return i + len(word)
-}
-
-func validSpace(b []byte, i int) int {
-	for i < len(b) && (b[i] == ' ' || b[i] == '\t' || b[i] == '\n' || b[i] == '\r') {
-		i++
-	}
-	return i
 }
