@@ -109,7 +109,7 @@ func (d *Driver) arrange(ctx context.Context, all sessions) {
 	for _, a := range d.cfg.Store.Allocations() {
 		needed[cmp.Or(a.Driver, v2alpha1.DefaultDriverName)] = true
 	}
-	front := d.front()
+	front := d.Name()
 	if spec != nil {
 		front = spec.DriverName
 	} else if all[front] == nil && len(needed) > 0 {
@@ -146,11 +146,9 @@ func (d *Driver) keepRegistered(ctx context.Context, all sessions, needed map[st
 	}
 }
 
-// Name is the driver that offers devices, or did last; "" before there was one.
-func (d *Driver) Name() string { return d.front() }
-
-// front is the driver whose registration the status tells of.
-func (d *Driver) front() string {
+// Name is the driver that offers devices, or did last; "" before there was one. The status tells of its
+// registration.
+func (d *Driver) Name() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.frontName

@@ -116,9 +116,7 @@ func (r *Reporter) patch(ctx context.Context, vmi *v1.VirtualMachineInstance, wa
 	if err != nil {
 		return fmt.Errorf("status.interfaces: %w", err)
 	}
-	ops := []op{{"test", "/metadata/uid", vmi.UID}, {"test", path, old}}
-	ops = append(ops, op{"add", path, value})
-	body, err := json.Marshal(ops)
+	body, err := json.Marshal([]op{{"test", "/metadata/uid", vmi.UID}, {"test", path, old}, {"add", path, value}})
 	if err != nil {
 		return err
 	}
@@ -286,7 +284,7 @@ func (w *writes) wait(vmi *v1.VirtualMachineInstance, differs bool, now time.Tim
 	if !differs {
 		w.refusals = 0
 	}
-	wait := max(0, w.pace.Wait(now))
+	wait := w.pace.Wait(now)
 	if w.refusals > 0 {
 		wait = max(wait, w.failed.Add(growing(w.refusals-1)).Sub(now))
 	}
