@@ -130,13 +130,19 @@ func lastClone(calls []ptrace.Call) int {
 }
 
 func TestCrash(t *testing.T) {
+	runWalks(t, newTools(t), walks(), wanted)
+}
+
+// newTools builds the tools, and skips where they cannot be traced.
+func newTools(t *testing.T) tools {
+	t.Helper()
 	weft := binaries.Weft(t)
 	tl := tools{
 		weft: filepath.Join(weft, "weft-cni"),
 		path: weft + ":" + binaries.Delegate(t, "pa", "pb", "pc"),
 	}
 	needPtrace(t, tl)
-	runWalks(t, tl, walks(), wanted)
+	return tl
 }
 
 // needPtrace skips where the kernel does not let a process trace its child.

@@ -7,7 +7,6 @@ package crash_test
 
 import (
 	"encoding/json"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,7 +18,6 @@ import (
 	"github.com/weftnet/weft/internal/cni/planner/plannertest"
 	"github.com/weftnet/weft/internal/cni/record"
 	"github.com/weftnet/weft/internal/host/journal"
-	"github.com/weftnet/weft/test/binaries"
 )
 
 // The orders of an agent, among the calls of a walk.
@@ -212,11 +210,5 @@ func plugWalks() []walk {
 const plugWanted = 90
 
 func TestCrashOfOrders(t *testing.T) {
-	weft := binaries.Weft(t)
-	tl := tools{
-		weft: filepath.Join(weft, "weft-cni"),
-		path: weft + ":" + binaries.Delegate(t, "pa", "pb", "pc"),
-	}
-	needPtrace(t, tl)
-	runWalks(t, tl, plugWalks(), plugWanted)
+	runWalks(t, newTools(t), plugWalks(), plugWanted)
 }

@@ -23,6 +23,12 @@ import (
 // begun is when the rig's record was.
 func (r *rig) begun() time.Time {
 	r.t.Helper()
+	return r.journaled().Intents[0].Time
+}
+
+// journaled is the rig's record as the journal has it.
+func (r *rig) journaled() journal.State {
+	r.t.Helper()
 	store, err := journal.Open(filepath.Join(r.state, "attachments"), record.Kind)
 	if err != nil {
 		r.t.Fatal(err)
@@ -32,7 +38,7 @@ func (r *rig) begun() time.Time {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return st.Intents[0].Time
+	return st
 }
 
 func (r *rig) results() string { return filepath.Join(r.dir, "results") }

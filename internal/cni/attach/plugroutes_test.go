@@ -55,16 +55,7 @@ func (r *real) wantDefaults(v4, v6 string) {
 	r.t.Helper()
 	r.wantDefault(kernel.IPv4, v4)
 	r.wantDefault(kernel.IPv6, v6)
-	store, err := journal.Open(filepath.Join(r.state, "attachments"), record.Kind)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer store.Close()
-	st, err := store.Read("cid1-eth0")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	s, err := record.Decode(st, journal.BootID())
+	s, err := record.Decode(r.journaled(), journal.BootID())
 	if err != nil {
 		r.t.Fatal(err)
 	}

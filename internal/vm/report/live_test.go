@@ -124,17 +124,26 @@ func newRig(tb testing.TB, n int) *rig {
 	}
 	r := &rig{api: kubetest.New(tb), dir: dir, n: n}
 	for i := range n {
-		r.api.Apply(fmt.Sprintf(`
+		r.machine(i, "masquerade", "")
+	}
+	return r
+}
+
+// machine makes a machine, or makes it anew, with one interface of a binding; interfaces is what its
+// status has of them, "" for nothing.
+func (g *rig) machine(i int, binding, interfaces string) {
+	if interfaces != "" {
+		interfaces = ", interfaces: " + interfaces
+	}
+	g.api.Apply(fmt.Sprintf(`
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
 metadata: {namespace: ns, name: %[1]s, uid: uid-%[1]s, labels: {kubevirt.io/nodeName: here}}
 spec:
-  domain: {devices: {interfaces: [{name: default, masquerade: {}}]}}
+  domain: {devices: {interfaces: [{name: default, %[2]s: {}}]}}
   networks: [{name: default, pod: {}}]
-status: {phase: Running, activePods: {%[1]s: here}}
-`, machineName(i)))
-	}
-	return r
+status: {phase: Running, activePods: {%[1]s: here}%[3]s}
+`, machineName(i), binding, interfaces))
 }
 
 // start runs a reporter until stop is called.
@@ -273,15 +282,7 @@ func TestManyMachines(t *testing.T) {
 func TestStuckMachine(t *testing.T) {
 	g := newRig(t, 3)
 	var asked atomic.Int32
-	g.api.Apply(strings.ReplaceAll(`
-apiVersion: kubevirt.io/v1
-kind: VirtualMachineInstance
-metadata: {namespace: ns, name: NAME, uid: uid-NAME, labels: {kubevirt.io/nodeName: here}}
-spec:
-  domain: {devices: {interfaces: [{name: default, masquerade: {}}]}}
-  networks: [{name: default, pod: {}}]
-status: {phase: Running, activePods: {NAME: here}, interfaces: [{name: default, ipAddress: 10.7.7.7, ipAddresses: [10.7.7.7]}]}
-`, "NAME", machineName(1)))
+	g.machine(1, "masquerade", `[{name: default, ipAddress: 10.7.7.7, ipAddresses: [10.7.7.7]}]`)
 	r, stop := g.start(t, true, func(r *Reporter) {
 		usual := r.dial
 		r.dial = func(pod string) func(context.Context) (net.Conn, error) {
@@ -326,16 +327,8 @@ status: {phase: Running, activePods: {NAME: here}, interfaces: [{name: default, 
 // the status has of the guest stays for the time of grace.
 func TestStuckAgent(t *testing.T) {
 	g := newRig(t, 2)
-	g.api.Apply(strings.ReplaceAll(`
-apiVersion: kubevirt.io/v1
-kind: VirtualMachineInstance
-metadata: {namespace: ns, name: NAME, uid: uid-NAME, labels: {kubevirt.io/nodeName: here}}
-spec:
-  domain: {devices: {interfaces: [{name: default, bridge: {}}]}}
-  networks: [{name: default, pod: {}}]
-status: {phase: Running, activePods: {NAME: here}, interfaces: [{name: default, mac: "02:00:00:00:00:01", ipAddress: 10.7.7.7, ipAddresses: [10.7.7.7],
-  interfaceName: ens3, infoSource: "domain, guest-agent", queueCount: 1, linkState: up}]}
-`, "NAME", machineName(1)))
+	g.machine(1, "bridge", `[{name: default, mac: "02:00:00:00:00:01", ipAddress: 10.7.7.7, ipAddresses: [10.7.7.7],
+  interfaceName: ens3, infoSource: "domain, guest-agent", queueCount: 1, linkState: up}]`)
 	f := libvirttest.New("ns_" + machineName(1))
 	f.Mute, f.XML = true, strings.Replace(f.XML, "<alias", "<link state='down'/><alias", 1)
 	defer f.Drop()
@@ -476,15 +469,7 @@ func TestPatchOfAnyList(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newRig(t, 1)
-			g.api.Apply(strings.ReplaceAll(`
-apiVersion: kubevirt.io/v1
-kind: VirtualMachineInstance
-metadata: {namespace: ns, name: NAME, uid: uid-NAME, labels: {kubevirt.io/nodeName: here}}
-spec:
-  domain: {devices: {interfaces: [{name: default, masquerade: {}}]}}
-  networks: [{name: default, pod: {}}]
-status: {phase: Running, activePods: {NAME: here}, interfaces: `+c.before+`}
-`, "NAME", machineName(0)))
+			g.machine(0, "masquerade", c.before)
 			r, stop := g.start(t, true)
 			defer stop()
 			until(t, "the guest's address is written", func() bool {
