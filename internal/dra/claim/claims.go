@@ -69,8 +69,9 @@ type events interface {
 }
 
 type returner interface {
-	// Return brings every link of a claim home.
-	Return(ctx context.Context, claimUID string) error
+	// Return brings every link of a claim home. Of what Ready refuses by then nothing is handed to the
+	// claim's pod afterwards.
+	Return(ctx context.Context, claimUID, podUID string) error
 }
 
 // Outcome is what Observe is told of a call for one claim.

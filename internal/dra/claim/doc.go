@@ -26,8 +26,8 @@
 // statusTime within the call; then an event says why, and it is tried until it is there. So the
 // kubelet has its answer well before it gives up, and nothing is undone.
 //
-// An Unprepare has the links brought home, frees in reverse, and then forgets rows and record. What
-// could not be freed keeps its row and its record, and is tried again in the background and at each
+// An Unprepare has the claim refused to pods, the links brought home, frees in reverse, and then forgets
+// rows and record. What could not be freed keeps its row and its record, and is tried again in the background and at each
 // further call. The status entry is left: the API server drops it with the allocation.
 //
 // At start: the records (those of an earlier boot are set up anew, since the kubelet believes them

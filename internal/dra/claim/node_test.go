@@ -90,7 +90,10 @@ func (n *wholeNode) start() {
 		n.t.Fatal(err)
 	}
 	n.managers = map[device.ManagerType]device.Manager{device.SRIOV: sriov.New(sriov.Config{Kernel: n.machine, Log: log})}
-	n.hands, err = handover.New(handover.Config{StateDir: n.dir, Managers: n.managers, Store: n.rows, Kernel: n.machine, Log: log})
+	n.hands, err = handover.New(handover.Config{
+		StateDir: n.dir, Managers: n.managers, Store: n.rows, Kernel: n.machine, Log: log,
+		Ready: func(pod types.UID) error { return n.claims.Ready(pod) },
+	})
 	if err != nil {
 		n.t.Fatal(err)
 	}

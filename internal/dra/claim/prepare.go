@@ -75,6 +75,7 @@ func (c *Claims) prepareOnce(
 	same := pod == podOf(l.body) && sameDevices(l.body, claim, driver)
 	switch {
 	case same && l.phase == ready && l.boot:
+		c.book.setFault(claim.UID, nil) // of a call that could not even begin to free it
 		c.putRows(l)
 		return l, false, c.mend(ctx, l)
 	case same && (l.phase == ready || l.phase == begun && l.body.Kept):
@@ -141,6 +142,7 @@ func (c *Claims) setUp(ctx context.Context, rec *journal.Record, p planned) (lif
 	err := c.setUpAll(ctx, rec, p.body, p.devices)
 	l, lifeErr := lifeOf(rec.State(), c.cfg.Boot)
 	if err = errors.Join(err, lifeErr); err == nil {
+		c.book.setFault(uid, nil)
 		c.putRows(l)
 		c.cfg.Log.InfoContext(ctx, "claim is prepared", "claim", nameOf(p.body).String(), "claim_uid", uid, "devices", len(p.devices))
 		return l, nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weftnet/weft/api/v2alpha1"
 	"github.com/weftnet/weft/internal/dra/device"
@@ -38,6 +39,20 @@ type whole struct {
 	*rig
 	machine  *kerneltest.Machine
 	handover *handover.Handover
+	freeing  func() // called when a VF is about to be freed; nil is fine
+}
+
+// told is a manager of VFs that says when one is freed.
+type told struct {
+	*sriov.Manager
+	w *whole
+}
+
+func (m told) Free(ctx context.Context, dev device.Device, config v2alpha1.DeviceConfig, saved device.Saved) error {
+	if m.w.freeing != nil {
+		m.w.freeing()
+	}
+	return m.Manager.Free(ctx, dev, config, saved)
 }
 
 func newMachine(t *testing.T) *kerneltest.Machine {
@@ -61,14 +76,17 @@ func (w *whole) start(t *testing.T) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	managers := map[device.ManagerType]device.Manager{
-		device.SRIOV: sriov.New(sriov.Config{Spec: v2alpha1.SRIOVConfig{Enabled: true}, Kernel: w.machine, Provisioned: made{}, Log: log}),
+		device.SRIOV: told{sriov.New(sriov.Config{Spec: v2alpha1.SRIOVConfig{Enabled: true}, Kernel: w.machine, Provisioned: made{}, Log: log}), w},
 		device.Dummy: dummy.New(dummy.Config{Spec: v2alpha1.DummyConfig{Enabled: true, Count: 3}, Kernel: w.machine, Log: log}),
 	}
 	var err error
 	if w.rows, err = state.New(log, device.SRIOV, device.Dummy); err != nil {
 		t.Fatal(err)
 	}
-	if w.handover, err = handover.New(handover.Config{StateDir: w.dir, Managers: managers, Store: w.rows, Kernel: w.machine, Log: log}); err != nil {
+	if w.handover, err = handover.New(handover.Config{
+		StateDir: w.dir, Managers: managers, Store: w.rows, Kernel: w.machine, Log: log,
+		Ready: func(pod types.UID) error { return w.Claims.Ready(pod) },
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if w.Claims, err = New(Config{
@@ -396,5 +414,52 @@ func TestAlternativeNamesOfAPod(t *testing.T) {
 			}
 			w.clean2(t)
 		})
+	}
+}
+
+// A hook that comes while a claim is freed, when its link is home and its row is still there, gives the
+// pod nothing: the row goes, and nobody would know of the link. A claim that could not be freed is not
+// handed over either, and one that is prepared anew is.
+func TestHandOverWhileFreed(t *testing.T) { // I1
+	w := newWhole(t, newMachine(t))
+	before := w.machine.Snapshot()
+	claim, ns := w.given(t)
+	pod := string(claim.Status.ReservedFor[0].UID)
+	attach := func(id string) error {
+		_, err := w.handover.Attach(t.Context(), handover.Sandbox{PodUID: pod, ID: id, Namespace: ns.Path})
+		return err
+	}
+	refused := func(when string) {
+		t.Helper()
+		if err := attach("s1"); err == nil || !strings.Contains(err.Error(), "claim default/c1 is being freed") {
+			t.Errorf("%s: %v", when, err)
+		}
+		if _, err := w.machine.LinkOf(kernel.Namespace{}, kerneltest.VFAddr(pf, 0)); err != nil {
+			t.Errorf("%s: the VF is not at home: %v", when, err)
+		}
+	}
+	w.freeing = func() { refused("while it is freed") }
+	w.machine.Fail("SetVF", syscall.ENODEV)
+	if err := w.unprepare(t, claim); err == nil {
+		t.Fatal("it is freed")
+	}
+	refused("when it could not be freed")
+	w.machine.Fail("SetVF", nil)
+	w.freeing = func() { refused("while it is freed for the next call") }
+	w.mustPrepare(t, claim)
+	if err := attach("s1"); err != nil {
+		t.Errorf("prepared anew: %v", err)
+	}
+	w.freeing = func() { refused("while it is freed once more") }
+	if err := w.unprepare(t, claim); err != nil {
+		t.Fatal(err)
+	}
+	w.freeing = nil
+	if err := attach("s1"); err != nil {
+		t.Errorf("a pod without a claim: %v", err)
+	}
+	w.machine.DestroyNamespace(ns.Path)
+	if d := cmp.Diff(before, w.machine.Snapshot()); d != "" {
+		t.Errorf("the host (-before +after):\n%s", d)
 	}
 }

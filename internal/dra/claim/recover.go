@@ -79,6 +79,7 @@ func (c *Claims) recoverRecord(ctx context.Context, key journal.Key, held map[us
 	c.superseded(&l, held, key)
 	switch {
 	case l.phase == releasing:
+		c.freeing(l.body) // before there are rows
 		c.putRows(remaining(l))
 		return c.undo(ctx, rec, l)
 	case l.phase == begun && l.boot && !l.body.Kept:

@@ -41,10 +41,12 @@ func (c *Claims) unprepare(ctx context.Context, uid types.UID) (int, error) {
 // freed stays as it is recorded, and is tried again in the background; all else is freed.
 func (c *Claims) undo(ctx context.Context, rec *journal.Record, l life) error {
 	uid := types.UID(l.body.UID)
-	// From here on it is no prepared claim any more, whatever comes.
+	// From here on it is no prepared claim any more, whatever comes, and a pod is given nothing of it:
+	// its rows are there until all is freed.
+	c.freeing(l.body)
 	err := rec.Append(journal.Phase{Phase: journal.Undoing, Item: journal.WholeCall})
 	if l.phase != begun || l.body.Kept { // a pod may have had them
-		if home := c.cfg.Handover.Return(ctx, l.body.UID); home != nil {
+		if home := c.cfg.Handover.Return(ctx, l.body.UID, string(podOf(l.body))); home != nil {
 			err = errors.Join(err, fmt.Errorf("bring the links of claim %s home: %w", nameOf(l.body), home))
 		}
 	}
@@ -63,6 +65,11 @@ func (c *Claims) undo(ctx context.Context, rec *journal.Record, l life) error {
 	}
 	c.local.add(releaseKey(uid), firstPause, func(ctx context.Context) error { return c.releaseAgain(ctx, uid) })
 	return err
+}
+
+// freeing has Ready refuse a claim until it is forgotten or prepared anew.
+func (c *Claims) freeing(body record.Claim) {
+	c.book.setFault(types.UID(body.UID), fmt.Errorf("claim %s is being freed", nameOf(body)))
 }
 
 func releaseKey(uid types.UID) string { return "release " + string(uid) }

@@ -179,7 +179,7 @@ func (h *hardware) Home(dev device.Device, _ device.Saved) kernel.LinkState {
 func (h *hardware) Nodes(device.Device) []string { return nil }
 
 // Return is the hand-over's.
-func (h *hardware) Return(_ context.Context, claimUID string) error {
+func (h *hardware) Return(_ context.Context, claimUID, _ string) error {
 	if err := h.call("return", claimUID); err != nil {
 		return err
 	}

@@ -45,8 +45,15 @@ func (h *Handover) DetachIf(ctx context.Context, sandboxID string, over func() b
 	return h.end(ctx, journal.Key(sandboxID), nil)
 }
 
-// Return brings every link of a claim home, whichever sandbox has it.
-func (h *Handover) Return(ctx context.Context, claimUID string) error {
+// Return brings every link of a claim home, whichever sandbox has it. Nothing of the claim is handed to
+// its pod after it, if Ready has refused to since before it was called.
+func (h *Handover) Return(ctx context.Context, claimUID, podUID string) error {
+	// A hand-over that runs may have asked Ready before that, and has no record yet.
+	unlock, err := h.pods.lock(ctx, podUID)
+	if err != nil {
+		return err
+	}
+	unlock()
 	return h.each(func(key journal.Key, _ journal.State, body record.Handover) (err error) {
 		of := func(l record.Link) bool { return l.ClaimUID == claimUID }
 		if !slices.ContainsFunc(body.Links, of) {

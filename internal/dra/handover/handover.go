@@ -192,6 +192,9 @@ func (h *Handover) Attach(ctx context.Context, s Sandbox) (given []Given, err er
 		return nil, err
 	}
 	defer unlock()
+	if rows, err = h.still(s.PodUID); err != nil { // while its turn came, a claim may have been freed
+		return nil, err
+	}
 	if err := h.takeOver(ctx, s); err != nil {
 		return nil, err
 	}
@@ -241,6 +244,15 @@ func (h *Handover) linked(podUID string) (rows []device.Allocation, err error) {
 		return rows, h.cfg.Ready(types.UID(podUID))
 	}
 	return rows, nil
+}
+
+// still is linked for a pod that had rows before.
+func (h *Handover) still(podUID string) ([]device.Allocation, error) {
+	rows, err := h.linked(podUID)
+	if err == nil && len(rows) == 0 {
+		err = errors.New("the pod's claimed devices were freed meanwhile")
+	}
+	return rows, err
 }
 
 // namespace is the sandbox's, which must not be the host's: its links are there already, under

@@ -11,7 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -365,12 +367,63 @@ func TestReturn(t *testing.T) {
 	s, ns := r.sandbox("s1")
 	_, err := r.h.Attach(t.Context(), s)
 	must(t, err)
-	must(t, r.h.Return(t.Context(), "c1"))
+	must(t, r.h.Return(t.Context(), "c1", "p1"))
 	r.is("interfaces", r.names(ns), []string{"sriov1"})
-	must(t, r.h.Return(t.Context(), "c1"))
-	must(t, r.h.Return(t.Context(), "c2"))
+	must(t, r.h.Return(t.Context(), "c1", "p1"))
+	must(t, r.h.Return(t.Context(), "c2", "p1"))
 	r.is("interfaces", r.names(ns), nil)
 	r.is("records", r.records(), nil)
+}
+
+// A claim that is freed while its pod is given its devices comes home all the same: what the hook has
+// read before it had its turn counts no more, and what it has begun is waited for.
+func TestReturnMeetsAttach(t *testing.T) {
+	for _, when := range []string{"before its turn", "before its record"} {
+		t.Run(when, func(t *testing.T) {
+			r := newRig(t)
+			r.vf(0, "c1", "p1", "sriov0")
+			r.remember()
+			s, _ := r.sandbox("s1")
+			synctest.Test(t, func(t *testing.T) {
+				var freed error
+				var freeing sync.WaitGroup
+				free := sync.OnceFunc(func() {
+					freed = errors.New("it is being freed")
+					freeing.Go(func() { must(t, r.h.Return(t.Context(), "c1", "p1")) })
+					synctest.Wait() // it is done, or waits
+				})
+				r.with(func(cfg *handover.Config) {
+					cfg.Ready = func(types.UID) error {
+						now := freed
+						if when == "before its turn" {
+							free()
+						}
+						return now
+					}
+					if when == "before its record" {
+						cfg.Kernel = looking{r.machine, free}
+					}
+				})
+				_, err := r.h.Attach(t.Context(), s)
+				if freeing.Wait(); when == "before its turn" && err == nil {
+					t.Error("it is handed over")
+				}
+			})
+			r.unchanged()
+			r.is("records", r.records(), nil)
+		})
+	}
+}
+
+// looking tells of each look into a namespace.
+type looking struct {
+	*kerneltest.Machine
+	looked func()
+}
+
+func (l looking) Links(ns kernel.Namespace) ([]kernel.Link, error) {
+	l.looked()
+	return l.Machine.Links(ns)
 }
 
 // T-45: one that cannot be brought home stops no other one, and is brought later.

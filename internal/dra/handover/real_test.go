@@ -250,7 +250,7 @@ func TestRealNamespaceGone(t *testing.T) {
 		t.Errorf("after a late end of the first sandbox the pod has %v", there)
 	}
 	for _, row := range r.rows {
-		check(t, r.h.Return(t.Context(), string(row.ClaimUID)))
+		check(t, r.h.Return(t.Context(), string(row.ClaimUID), string(row.PodUID)))
 	}
 	if diff := cmp.Diff(before, r.links(t, ""), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("the host changed (-before +now):\n%s", diff)

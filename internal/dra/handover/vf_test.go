@@ -163,8 +163,8 @@ func TestVFsOfLostSandbox(t *testing.T) {
 	if there := r.links(t, second); len(there) != 2 {
 		t.Errorf("the pod has %+v", there)
 	}
-	check(t, r.h.Return(t.Context(), "c0"))
-	check(t, r.h.Return(t.Context(), "c1"))
+	check(t, r.h.Return(t.Context(), "c0", "p1"))
+	check(t, r.h.Return(t.Context(), "c1", "p1"))
 	if diff := cmp.Diff(before, r.homes(t, addrs)); diff != "" {
 		t.Errorf("the VFs changed (-before +now):\n%s", diff)
 	}
