@@ -12,16 +12,16 @@ func (m *merger) chooseAddresses(e *entry, out *Interface, why *Explanation) {
 	m.chosen = m.chosen[:0]
 	m.rejected = nil
 	first := len(m.origins)
-	asked := e.rules[Addresses]
+	asked := m.rules(e)[Addresses]
 	known := true
 	if slices.Contains(asked[:], FromPod) {
 		known = m.readPod(e)
 	}
-	if e.guest != nil {
+	if len(e.guest) > 0 {
 		m.readGuest(e)
 	}
 	switch {
-	case e.guest == nil:
+	case len(e.guest) == 0:
 		m.take(&m.pod, PodAlone)
 	case e.kind == GuestEntry && e == &m.entries[0] && m.Policy == PodAuthoritative:
 		// The first entry's address is the one that others dial.
@@ -109,8 +109,8 @@ func (m *merger) addPod(preferred string, all []string, from address) {
 
 // readGuest gathers what the guest has, the naming record's addresses first.
 func (m *merger) readGuest(e *entry) {
-	for i := range e.guest.records {
-		for _, s := range e.guest.records[i].IPs {
+	for i := range e.guest {
+		for _, s := range e.guest[i].IPs {
 			ip, ok := parseIP(s)
 			switch {
 			case !ok:
@@ -143,11 +143,11 @@ func (m *merger) rejectAll(a *addresses, v4 bool, rule Rule) {
 
 // rejectNames tells the names of the records that came after the one that names the entry.
 func (m *merger) rejectNames(e *entry, why *Explanation) {
-	if !m.Explain || e.guest == nil {
+	if !m.Explain || len(e.guest) == 0 {
 		return
 	}
-	for i := range e.guest.records {
-		r := &e.guest.records[i]
+	for i := range e.guest {
+		r := &e.guest[i]
 		if r.base() != e.guest.name() && len(why.Rejected) < 2*MaxAddresses {
 			why.Rejected = append(why.Rejected, Rejection{InterfaceName, clip(r.base()), Origin{FromAgent, LaterRecord}})
 		}

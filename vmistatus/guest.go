@@ -5,6 +5,7 @@ package vmistatus
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"sort"
 	"strings"
@@ -20,16 +21,14 @@ type record struct {
 	bare   int32 // bytes of the name without the label of an alias
 	rank   rank
 	global bool // has an address that others can reach
+	taken  bool // leads a group that an interface of the domain has
 }
 
 // base is the name without the label of an alias.
 func (r *record) base() string { return r.Name[:r.bare] }
 
-// group are the records of one MAC, the one that names it first.
-type group struct {
-	records []record
-	claimed bool
-}
+// group are the records of one interface, the one that names it first; empty: there are none.
+type group []record
 
 // rank orders the records of one MAC: a NIC before what is stacked on it.
 type rank uint8
@@ -95,9 +94,8 @@ func scope(g *GuestInterface) (global, loopback bool) {
 	return false, loopback
 }
 
-// groupGuest groups what the guest reports by MAC; records without one stand alone, or with the
-// interface that they are an alias of.
-func groupGuest(guest []GuestInterface) []group {
+// prepare sorts what the guest reports so that groups stand together.
+func prepare(guest []GuestInterface) []record {
 	unsorted := make([]record, 0, few) // on the stack, like whatever else only lasts for a sort
 	aliases := false
 	for i := range guest {
@@ -114,16 +112,23 @@ func groupGuest(guest []GuestInterface) []group {
 	if aliases {
 		adopt(unsorted)
 	}
-	records := sorted(unsorted)
-	groups := make([]group, 0, len(records))
-	for i, start := 1, 0; i <= len(records); i++ {
-		if i < len(records) && together(&records[i-1], &records[i]) {
-			continue
+	return sorted(unsorted)
+}
+
+// groups are the records of one MAC each; those without one stand alone, or with the interface that
+// they are an alias of.
+func groups(records []record) iter.Seq[group] {
+	return func(yield func(group) bool) {
+		for i, start := 1, 0; i <= len(records); i++ {
+			if i < len(records) && together(&records[i-1], &records[i]) {
+				continue
+			}
+			if !yield(records[start:i]) {
+				return
+			}
+			start = i
 		}
-		groups = append(groups, group{records: records[start:i]})
-		start = i
 	}
-	return groups
 }
 
 // sorted sorts by numbers, which most records differ in, and copies each record once.
@@ -220,33 +225,34 @@ func number(s string) string {
 }
 
 // find is the group of a MAC.
-func find(groups []group, mac hwaddr) *group {
+func find(records []record, mac hwaddr) group {
 	if mac.nothing() {
 		return nil
 	}
-	i := sort.Search(len(groups), func(i int) bool { return groups[i].records[0].mac.compare(mac) >= 0 })
-	if i == len(groups) || groups[i].records[0].mac != mac {
-		return nil
+	start := sort.Search(len(records), func(i int) bool { return records[i].mac.compare(mac) >= 0 })
+	end := start
+	for end < len(records) && records[end].mac == mac {
+		end++
 	}
-	return &groups[i]
+	return records[start:end]
 }
 
 // name is what the guest calls the interface.
-func (g *group) name() string { return g.records[0].base() }
+func (g group) name() string { return g[0].base() }
 
 // mac is the spelling of the first record that has one.
-func (g *group) mac() string {
-	for i := range g.records {
-		if s := g.records[i].MAC; s != "" {
+func (g group) mac() string {
+	for i := range g {
+		if s := g[i].MAC; s != "" {
 			return s
 		}
 	}
 	return ""
 }
 
-func (g *group) global() bool {
-	for i := range g.records {
-		if g.records[i].global {
+func (g group) global() bool {
+	for i := range g {
+		if g[i].global {
 			return true
 		}
 	}
@@ -254,7 +260,7 @@ func (g *group) global() bool {
 }
 
 // compareUse orders what only the guest knows by usefulness.
-func compareUse(a, b *group) int {
+func compareUse(a, b group) int {
 	if x, y := a.global(), b.global(); x != y {
 		if x {
 			return -1
@@ -264,5 +270,5 @@ func compareUse(a, b *group) int {
 	if c := natural(a.name(), b.name()); c != 0 {
 		return c
 	}
-	return compareRecords(&a.records[0], &b.records[0])
+	return compareRecords(&a[0], &b[0])
 }

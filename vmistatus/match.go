@@ -10,8 +10,7 @@ import (
 
 // matchGuest finds each entry's group of guest records by its MAC.
 func (m *merger) matchGuest() {
-	guest := m.believed()
-	m.groups = groupGuest(guest)
+	m.records = prepare(m.believed())
 	macs := make([]hwaddr, 0, few)
 	for i := range m.entries {
 		macs = append(macs, m.macOf(&m.entries[i]))
@@ -23,14 +22,14 @@ func (m *merger) matchGuest() {
 			if (e.kind == RestoredEntry) != restored {
 				continue
 			}
-			g := find(m.groups, macs[i])
+			g := find(m.records, macs[i])
 			switch {
-			case g == nil:
-				if len(m.groups) > 0 && !macs[i].nothing() {
+			case len(g) == 0:
+				if len(m.records) > 0 && !macs[i].nothing() {
 					m.warn(UnmatchedNIC, e.name, "the guest agent reports no interface with the MAC of %s", m.label(e))
 				}
-			case !g.claimed:
-				g.claimed = true
+			case !g[0].taken:
+				g[0].taken = true
 				e.guest = g
 			}
 		}
@@ -40,7 +39,7 @@ func (m *merger) matchGuest() {
 
 // macOf is the MAC that an entry will have.
 func (m *merger) macOf(e *entry) hwaddr {
-	for _, s := range e.rules[MAC] {
+	for _, s := range m.rules(e)[MAC] {
 		if v := m.ask(s, MAC, e); v != "" {
 			return parseMAC(v)
 		}
@@ -99,7 +98,7 @@ func (m *merger) lintMACs(macs []hwaddr) {
 
 // lintAddresses warns where the guest contradicts the pod.
 func (m *merger) lintAddresses(e *entry) {
-	if e.guest == nil || len(m.pod.list) == 0 {
+	if len(e.guest) == 0 || len(m.pod.list) == 0 {
 		return
 	}
 	if len(m.guest.list) == 0 && !e.masquerade {
@@ -121,10 +120,10 @@ func (m *merger) lintAddresses(e *entry) {
 
 // addGuestOnly adds the most useful of what only the guest knows.
 func (m *merger) addGuestOnly() {
-	rest := make([]*group, 0, few)
-	for i := range m.groups {
-		if !m.groups[i].claimed {
-			rest = append(rest, &m.groups[i])
+	rest := make([]group, 0, few)
+	for g := range groups(m.records) {
+		if !g[0].taken {
+			rest = append(rest, g)
 		}
 	}
 	slices.SortFunc(rest, compareUse)
@@ -141,7 +140,7 @@ func (m *merger) addGuestOnly() {
 
 // label is what a warning calls an entry.
 func (m *merger) label(e *entry) string {
-	if e.name == "" && e.guest != nil {
+	if e.name == "" && len(e.guest) > 0 {
 		return cmp.Or(clip(e.guest.name()), clip(e.guest.mac()), "an interface without a name")
 	}
 	return clip(e.name)

@@ -34,9 +34,9 @@ type merger struct {
 	tables  [2]table // without and with masquerade
 	primary int      // index of the primary network's interface in the spec; -1: there is none
 	entries []entry
-	specs   names // of the spec's interfaces
-	before  names // of the previous entries
-	groups  []group
+	specs   names    // of the spec's interfaces
+	before  names    // of the previous entries
+	records []record // the guest's
 
 	pod      addresses
 	guest    addresses
@@ -50,11 +50,10 @@ type merger struct {
 // entry is an entry before its values are chosen.
 type entry struct {
 	name       string
+	nic        *NIC
+	guest      group
 	spec       int // index in the spec, -1 if it is not there
 	before     int // index in the previous status, -1 if it is not there
-	nic        *NIC
-	guest      *group
-	rules      [NumFields]sources // whom its fields are asked of
 	kind       Kind
 	masquerade bool
 	multus     bool
@@ -169,11 +168,15 @@ func (m *merger) entry(kind Kind, name string) entry {
 		e.spec, e.before = m.specs.find(name), m.before.find(name)
 	}
 	e.masquerade = e.spec >= 0 && m.Interfaces[e.spec].Masquerade != nil
-	e.rules = m.tables[0][kind]
-	if e.masquerade {
-		e.rules = m.tables[1][kind]
-	}
 	return e
+}
+
+// rules say whom an entry's fields are asked of.
+func (m *merger) rules(e *entry) *[NumFields]sources {
+	if e.masquerade {
+		return &m.tables[1][e.kind]
+	}
+	return &m.tables[0][e.kind]
 }
 
 // seed makes the entries that the domain has.

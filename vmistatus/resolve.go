@@ -10,6 +10,7 @@ func (m *merger) resolve() {
 	m.result.Explain = make([]Explanation, n)
 	m.texts = make([]string, 0, 2*n)
 	m.origins = make([]Origin, 0, 2*n)
+	m.chosen = make([]address, 0, 4)
 	for i := range m.entries {
 		e, out, why := &m.entries[i], &m.result.Interfaces[i], &m.result.Explain[i]
 		why.Kind = e.kind
@@ -20,7 +21,7 @@ func (m *merger) resolve() {
 		out.InterfaceName, why.Fields[InterfaceName] = m.text(e, InterfaceName)
 		out.LinkState, why.Fields[LinkState] = m.text(e, LinkState)
 		out.QueueCount, why.Fields[QueueCount] = m.queues(e)
-		named := e.guest != nil && (e.kind == GuestEntry || e.guest.name() != "")
+		named := len(e.guest) > 0 && (e.kind == GuestEntry || e.guest.name() != "")
 		out.InfoSource = infoSource(e.kind <= StaleEntry, named, e.multus)
 		if out.InfoSource != "" {
 			why.Fields[InfoSource] = Origin{FromSources, MadeOfSources}
@@ -32,7 +33,7 @@ func (m *merger) resolve() {
 
 // text asks the sources of a field one after the other.
 func (m *merger) text(e *entry, f Field) (string, Origin) {
-	for _, s := range e.rules[f] {
+	for _, s := range m.rules(e)[f] {
 		if s == NoSource {
 			break
 		}
@@ -95,9 +96,9 @@ func (n *NIC) text(f Field) string {
 }
 
 // text is what the guest has for a field.
-func (g *group) text(f Field) string {
+func (g group) text(f Field) string {
 	switch {
-	case g == nil:
+	case len(g) == 0:
 	case f == MAC:
 		return g.mac()
 	case f == InterfaceName:
@@ -121,7 +122,7 @@ func textOf(e *Interface, f Field) string {
 }
 
 func (m *merger) queues(e *entry) (int32, Origin) {
-	for _, s := range e.rules[QueueCount] {
+	for _, s := range m.rules(e)[QueueCount] {
 		n := int32(0)
 		switch {
 		case s == FromDomain:
