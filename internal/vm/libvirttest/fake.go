@@ -30,10 +30,11 @@ type Fake struct {
 	Stuck  string                  // a machine of which nothing is answered
 	Mute   bool                    // an agent's question is never answered, all others are
 
-	mu    sync.Mutex
-	asked int // how often an agent was
-	names []string
-	conns []net.Conn
+	mu     sync.Mutex
+	asked  int // how often an agent was
+	dialed int // how often it was connected to
+	names  []string
+	conns  []net.Conn
 }
 
 // New makes one whose machines run, have one interface and an agent that reports an address.
@@ -74,6 +75,12 @@ func (f *Fake) Set(change func()) {
 // Asked is how often the agent was.
 func (f *Fake) Asked() (n int) {
 	f.Set(func() { n = f.asked })
+	return n
+}
+
+// Dialed is how often it was connected to.
+func (f *Fake) Dialed() (n int) {
+	f.Set(func() { n = f.dialed })
 	return n
 }
 
@@ -125,7 +132,10 @@ func Packet(program, procedure, kind, serial, status uint32, payload []byte) []b
 // Dial gives a connection to it.
 func (f *Fake) Dial() net.Conn {
 	here, there := net.Pipe()
-	f.Set(func() { f.conns = append(f.conns, there) })
+	f.Set(func() {
+		f.conns = append(f.conns, there)
+		f.dialed++
+	})
 	go f.Serve(there)
 	return here
 }

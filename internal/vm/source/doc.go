@@ -8,7 +8,7 @@
 // Invariants: what answers is not trusted. The way to a pod's socket is resolved inside the pod's
 // root, so that links lead nowhere else, and who listens there must be a process of the same pod;
 // every packet is bounded and its shape is checked before it is decoded, and a packet that was not
-// asked for ends the connection. Every question has a time limit, at whose end the connection is
+// asked for ends the connection; an agent's answer that is too large is an error instead. Every question has a time limit, at whose end the connection is
 // given up; each machine has a connection of its own, so that one that does not answer delays
 // nobody. What could not be read is said with its reason beside what was last read well, which is
 // marked as old. Events only say that it is time to look: after a reconnect everything is read

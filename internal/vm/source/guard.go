@@ -5,6 +5,7 @@ package source
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -37,19 +38,25 @@ const (
 // Limits of what a packet may have, and of how many events there may be. A launcher may be its
 // guest's, and what an agent answers is the guest's.
 const (
-	maxPacket = 1 << 20   // far more than the XML of a machine with hundreds of devices
-	maxAgent  = 256 << 10 // an answer that is the agent's: thousands of addresses
-	maxSmall  = 64 << 10  // an event, or an error
-	maxEvents = 1000      // a second; a machine that is migrated or plugged into has dozens
-	buffered  = 1 << 8    // bytes that are read ahead: some events
+	maxMessage = 32<<20 + word // what libvirt itself allows: no packet is longer
+	maxPacket  = 1 << 20       // far more than the XML of a machine with hundreds of devices
+	maxAgent   = 256 << 10     // an answer that is the agent's: thousands of addresses
+	maxSmall   = 64 << 10      // an event, or an error
+	maxEvents  = 1000          // a second; a machine that is migrated or plugged into has dozens
+	buffered   = 1 << 8        // bytes that are read ahead: some events
 )
+
+// agents says whether what a call answers is the guest agent's, who may be anybody.
+func (c call) agents() bool {
+	return c == call{programRemote, addresses} || c == call{programQEMU, agentCommand}
+}
 
 // limit is how long a packet of a header may be.
 func limit(is call, kind, status uint32) uint32 {
 	switch {
 	case kind == typeMessage || status == statusError:
 		return maxSmall
-	case is == call{programRemote, addresses}, is == call{programQEMU, agentCommand}:
+	case is.agents():
 		return maxAgent
 	}
 	return maxPacket
@@ -192,7 +199,7 @@ func (g *guard) packet() ([]byte, error) {
 		return nil, err
 	}
 	n := binary.BigEndian.Uint32(head[:])
-	if n < headerSize || n > maxPacket {
+	if n < headerSize || n > maxMessage {
 		return nil, fmt.Errorf("libvirt's socket sends a packet of %d bytes", n)
 	}
 	if _, err := io.ReadFull(g.in, head[word:]); err != nil {
@@ -201,6 +208,9 @@ func (g *guard) packet() ([]byte, error) {
 	field := func(i int) uint32 { return binary.BigEndian.Uint32(head[i*word:]) }
 	is, kind := callOf(head[:]), field(4)
 	if most := limit(is, kind, field(6)); n > most {
+		if is.agents() {
+			return g.pass(head[:], n, most)
+		}
 		return nil, fmt.Errorf("libvirt's socket sends a packet of %d bytes (program %#x, procedure %d), more than %d", n, is.program, is.procedure, most)
 	}
 	if kind == typeMessage {
@@ -215,6 +225,40 @@ func (g *guard) packet() ([]byte, error) {
 		return nil, err
 	}
 	return g.check(packet)
+}
+
+// pass passes over an agent's answer that is too long, and hands on an error in its place: a guest is
+// not to end the connection, by which other things of its machine are told.
+func (g *guard) pass(head []byte, n, most uint32) ([]byte, error) {
+	text := fmt.Sprintf("the guest agent's answer of %d bytes is larger than %d", n, most)
+	packet, err := g.check(failure(head, text))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := io.CopyN(io.Discard, g.in, int64(n-headerSize)); err != nil {
+		return nil, err
+	}
+	return packet, nil
+}
+
+// failure is an error of libvirt's remote calls in place of the answer that has a header.
+func failure(head []byte, text string) []byte {
+	const (
+		code, domain, level = 39, 7, 2 // VIR_ERR_RPC, VIR_FROM_RPC, VIR_ERR_ERROR
+		isThere             = 1
+	)
+	packet := bytes.Clone(head[:headerSize])
+	binary.BigEndian.PutUint32(packet[6*word:], statusError)
+	for _, v := range []uint32{code, domain, isThere, uint32(len(text))} { //nolint:gosec // it is short
+		packet = binary.BigEndian.AppendUint32(packet, v)
+	}
+	packet = append(packet, text...)
+	for len(packet)%word != 0 {
+		packet = append(packet, 0)
+	}
+	packet = binary.BigEndian.AppendUint32(packet, level)
+	binary.BigEndian.PutUint32(packet, uint32(len(packet))) //nolint:gosec // it is short
+	return packet
 }
 
 // message tells of an event. Who sends them without end would have the agent do nothing else.

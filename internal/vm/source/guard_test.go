@@ -55,11 +55,13 @@ func TestGuard(t *testing.T) {
 		"error":                  {libvirttest.Packet(programRemote, 212, typeReply, 1, statusError, libvirttest.Failure(42, "no domain")), ""},
 		"error without text":     {libvirttest.Packet(programRemote, 212, typeReply, 1, statusError, make([]byte, 8)), "cannot be read"},
 		"shorter than a header":  {libvirttest.U32(nil, 4), "a packet of 4 bytes"},
-		"too long":               {libvirttest.U32(nil, maxPacket+1), "a packet of 1048577 bytes"},
+		"longer than libvirt's":  {libvirttest.U32(nil, maxMessage+1), "a packet of 33554437 bytes"},
+		"XML too long":           {libvirttest.Packet(programRemote, 14, typeReply, 1, 0, make([]byte, maxPacket)), "a packet of 1048604 bytes"},
 		"an event too long":      {libvirttest.Packet(programRemote, 318, typeMessage, 0, 0, make([]byte, 64<<10)), "a packet of 65564 bytes"},
 		"an error too long":      {libvirttest.Packet(programRemote, 212, typeReply, 1, statusError, libvirttest.Failure(1, strings.Repeat("x", 64<<10))), "a packet of 65"},
-		"addresses too long":     {libvirttest.Packet(programRemote, 353, typeReply, 1, 0, libvirttest.Str(libvirttest.U32(nil, 1), strings.Repeat("x", 256<<10))), "a packet of 262"},
-		"the agent's too long":   {libvirttest.Packet(programQEMU, 3, typeReply, 1, 0, libvirttest.Str(libvirttest.U32(nil, 1), strings.Repeat("x", 256<<10))), "a packet of 262"},
+		"addresses unasked":      {libvirttest.Packet(programRemote, 353, typeReply, 1, 0, make([]byte, maxAgent)), "nobody asked"},
+		"an agent's message":     {libvirttest.Packet(programQEMU, 3, typeMessage, 1, 0, make([]byte, maxAgent)), "not asked for"},
+		"addresses without end":  {libvirttest.Packet(programRemote, 353, typeReply, 1, 0, make([]byte, maxAgent))[:maxAgent], "EOF"},
 		"too many records":       {libvirttest.Packet(programRemote, 353, typeReply, 1, 0, append(libvirttest.U32(nil, 2049), make([]byte, 12*2049)...)), "list of 2049"},
 		"too many addresses":     {libvirttest.Packet(programRemote, 353, typeReply, 1, 0, append(libvirttest.U32(append(libvirttest.U32(nil, 1), make([]byte, 8)...), 2049), make([]byte, 12*2049)...)), "list of 2049"},
 		"events without end":     {bytes.Repeat(libvirttest.Packet(programRemote, 318, typeMessage, 0, 0, make([]byte, 40)), 2000), "events a second"},
@@ -80,7 +82,7 @@ func TestGuard(t *testing.T) {
 			session := g.session()
 			close(session.attached)
 			g.sent, g.asked = 1, call{programRemote, 212}
-			if asked := map[string]uint32{"too many records": 353, "too many addresses": 353, "counts beyond the end": 353, "a stream": 14, "event, then the answer": 316, "what libvirt has not": 999}[name]; asked != 0 {
+			if asked := map[string]uint32{"addresses without end": 353, "too many records": 353, "too many addresses": 353, "counts beyond the end": 353, "a stream": 14, "event, then the answer": 316, "what libvirt has not": 999}[name]; asked != 0 {
 				g.asked.procedure = asked
 			}
 			go g.pump()
@@ -284,6 +286,52 @@ func TestAgentAskedItself(t *testing.T) {
 			}
 			if !strings.Contains(got, c.want) || f.Asked() != c.asked {
 				t.Errorf("%q with %d questions, want %q with %d", got, f.Asked(), c.want, c.asked)
+			}
+		})
+	}
+}
+
+// A guest that answers more than is read is told of as what it is, and costs the connection nothing:
+// neither the events on it nor the next answer.
+func TestAnswerTooLarge(t *testing.T) {
+	huge := strings.Repeat("x", maxAgent)
+	for name, c := range map[string]struct {
+		guest  func() ([]byte, uint32)
+		itself string
+		asked  int
+	}{
+		"addresses":                    {func() ([]byte, uint32) { return libvirttest.Str(libvirttest.U32(nil, 1), huge), statusOK }, "", 1},
+		"as large as libvirt sends it": {func() ([]byte, uint32) { return make([]byte, maxMessage-headerSize), statusOK }, "", 1},
+		"an error":                     {func() ([]byte, uint32) { return libvirttest.Failure(1, huge), statusError }, "", 1},
+		"the agent itself":             {func() ([]byte, uint32) { return libvirttest.Failure(3, "no such call"), statusError }, huge, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := libvirttest.New("ns_vm")
+			f.Guest, f.Itself = c.guest, c.itself
+			events := make(chan struct{}, 1)
+			conn, err := Dial(t.Context(), f.Dial(), "qemu:///system", func() { events <- struct{}{} })
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			d, err := conn.Find(t.Context(), "ns_vm")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := conn.Read(t.Context(), d, Snapshot{}, time.Unix(1, 0))
+			want := "is larger than"
+			if c.asked > 1 {
+				want = "no such call" // the first fault says more
+			}
+			if err != nil || s.Domain.GuestErr == nil || !strings.Contains(s.Domain.GuestErr.Error(), want) || f.Asked() != c.asked {
+				t.Fatalf("%+v, %v with %d questions, want %q with %d", s.Domain, err, f.Asked(), want, c.asked)
+			}
+			conn.Rest()
+			f.Happens()
+			<-events
+			f.Set(func() { f.Addresses("10.0.0.7") })
+			if s, err = conn.Read(t.Context(), d, s, time.Unix(2, 0)); err != nil || len(s.Domain.Guest) != 1 || s.Domain.GuestErr != nil {
+				t.Errorf("%+v, %v: want the next answer, on the same connection", s.Domain, err)
 			}
 		})
 	}

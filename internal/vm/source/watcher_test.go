@@ -235,6 +235,45 @@ func TestFailingAgent(t *testing.T) {
 	})
 }
 
+// What a guest answers does not have its agent asked without end: an answer that is too large is one
+// fault, on a connection that stays; one that ends the connection is followed by longer and longer silence.
+func TestUnreadableAnswer(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer []byte
+		stays  bool // the connection
+		want   string
+		least  int // questions in ten minutes
+	}{
+		"too large":   {make([]byte, maxAgent), true, "is larger than", 5},
+		"out of step": {append(libvirttest.U32(nil, maxList+1), make([]byte, 3*word*(maxList+1))...), false, "list of 2049", 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := libvirttest.New("ns_vm")
+				f.Guest = func() ([]byte, uint32) { return c.answer, statusOK }
+				look := watching(t, f)
+				if s := look(); s.Err != nil || s.Domain == nil || s.Domain.GuestErr == nil || !strings.Contains(s.Domain.GuestErr.Error(), c.want) {
+					t.Fatalf("%+v %+v, want the agent's fault alone", s, s.Domain)
+				}
+				<-time.After(2 * usualGrace)
+				before, connections := f.Asked(), f.Dialed()
+				<-time.After(10 * time.Minute)
+				if n := f.Asked() - before; n < c.least || n > 15 {
+					t.Errorf("the agent is asked %d times in ten minutes", n)
+				}
+				if n := f.Dialed() - connections; (n == 0) != c.stays {
+					t.Errorf("libvirt is connected to %d times more", n)
+				}
+				linkDown(f)
+				<-time.After(2 * settle)
+				if s := look(); s.Domain.Interfaces[0].LinkState != "down" {
+					t.Errorf("%+v, want the change that there was an event of", s.Domain.Interfaces)
+				}
+			})
+		})
+	}
+}
+
 // Events, which a guest can cause, have the machine looked at at once a few times, and then not more
 // often than one that has no address.
 func TestEventsArePaced(t *testing.T) {
