@@ -5,6 +5,7 @@ package handover
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -83,25 +84,54 @@ func (h *Handover) end(ctx context.Context, key journal.Key, chosen func(record.
 	}
 	defer func() { err = errors.Join(err, rec.Close()) }()
 	if broken {
-		return h.salvage(ctx, key, corrupt)
+		if err := h.salvage(ctx, rec, corrupt); err != nil {
+			return err
+		}
 	}
 	return h.forget(ctx, rec, chosen)
 }
 
-// salvage brings home what could be read of a broken record, which is in quarantine now.
-func (h *Handover) salvage(ctx context.Context, key journal.Key, corrupt *journal.CorruptError) error {
-	h.cfg.Log.ErrorContext(ctx, "record of a hand-over is not what was written", "sandbox", key, "kept_as", corrupt.Path, "error", corrupt)
+// salvage writes down anew what could be read of a broken record, which is in quarantine now, so that it is
+// undone like any other, and tried again. Where that cannot be written, it is undone at once.
+func (h *Handover) salvage(ctx context.Context, rec *journal.Record, corrupt *journal.CorruptError) error {
+	h.cfg.Log.ErrorContext(ctx, "record of a hand-over is not what was written", "sandbox", rec.Key(), "kept_as", corrupt.Path, "error", corrupt)
 	body, err := bodyOf(corrupt.State)
 	if err != nil || body == nil {
 		return nil //nolint:nilerr // it was told: nothing more is known
 	}
-	var faults []error
+	body.Salvaged = true
+	body.Links = without(body.Links, corrupt.State.Phases)
+	in := corrupt.State.Intents[0]
+	if in.Body, err = json.Marshal(body); err == nil {
+		err = rec.Begin(in)
+	}
+	if err == nil {
+		return nil
+	}
+	faults := []error{fmt.Errorf("write a hand-over down anew: %w", err)}
 	for _, l := range slices.Backward(body.Links) {
 		if err := h.bring(context.WithoutCancel(ctx), l, body.Namespace); err != nil {
 			faults = append(faults, fmt.Errorf("bring device %s of pool %s home: %w", l.Device, l.Pool, err))
 		}
 	}
+	if len(faults) == 1 { // nothing is left to be written down
+		return nil
+	}
 	return errors.Join(faults...)
+}
+
+// without are the links that phases do not say to be home: such a one may be in another sandbox by now.
+func without(links []record.Link, phases []journal.Phase) (left []record.Link) {
+	home := map[int]bool{}
+	for _, p := range phases {
+		home[p.Item] = p.Phase == journal.Undone
+	}
+	for i, l := range links {
+		if !home[i] {
+			left = append(left, l)
+		}
+	}
+	return left
 }
 
 // forget undoes what is chosen (nil: all), and forgets the record when nothing is left of it.
@@ -122,7 +152,7 @@ func (h *Handover) undo(ctx context.Context, rec *journal.Record, chosen func(re
 	if err != nil || body == nil {
 		return len(rec.State().Intents), err
 	}
-	away, _ := outstanding(rec.State(), len(body.Links))
+	away, _ := outstanding(rec.State(), body)
 	var faults []error
 	left = len(away)
 	for _, i := range slices.Backward(away) {
@@ -240,7 +270,7 @@ func (h *Handover) await(ctx context.Context, m device.Manager, dev device.Devic
 // what sandboxes had that are gone is brought home. It is called before anything else is asked.
 func (h *Handover) Recover(ctx context.Context) error {
 	return h.each(func(key journal.Key, s journal.State, body record.Handover) error {
-		_, finished := outstanding(s, len(body.Links))
+		_, finished := outstanding(s, &body)
 		// A broken record has no phases: a sandbox that lives keeps what it may have.
 		if (finished || s.Phases == nil) && h.lives(body.Namespace) {
 			return nil

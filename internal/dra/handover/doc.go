@@ -16,7 +16,8 @@
 //
 // Crash windows: before the intent nothing moved; between intent and the last phase the next call
 // for that sandbox, or Recover, undoes what was attempted, since a link that did not move is home
-// already; after the last phase the hand-over stands until somebody ends it.
+// already; after the last phase the hand-over stands until somebody ends it. A broken record is written
+// anew out of what could be read of it before its links are brought home.
 //
 // It must not know annotations, claims' parameters beyond the name in the pod, nor what a device is.
 //

@@ -282,7 +282,7 @@ func (h *Handover) standing(s journal.State, ns kernel.Namespace, rows []device.
 	if err != nil || body == nil || body.Namespace != ns {
 		return nil, false, nil //nolint:nilerr // undo tells it
 	}
-	if away, finished := outstanding(s, len(body.Links)); !finished || len(away) == 0 {
+	if away, finished := outstanding(s, body); !finished || len(away) == 0 {
 		return nil, false, nil
 	}
 	var faults []error

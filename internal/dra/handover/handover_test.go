@@ -548,6 +548,63 @@ func TestBrokenRecord(t *testing.T) {
 	r.unchanged()
 }
 
+// A broken record whose link cannot come home is written anew before it is given up: it is tried again, by
+// the next process as well, and what was written stays in quarantine.
+func TestBrokenRecordIsTriedAgain(t *testing.T) {
+	for name, end := range map[string]func(*rig, handover.Sandbox) error{
+		"detach": func(r *rig, s handover.Sandbox) error { return r.h.Detach(r.t.Context(), s.ID) },
+		"return": func(r *rig, _ handover.Sandbox) error { return r.h.Return(r.t.Context(), "c1", "p1") },
+		"attach": func(r *rig, s handover.Sandbox) error { _, err := r.h.Attach(r.t.Context(), s); return err },
+		"attach elsewhere": func(r *rig, s handover.Sandbox) error {
+			s.ID = "s2"
+			s.Namespace = r.machine.AddNamespace("/run/netns/s2").Path
+			_, err := r.h.Attach(r.t.Context(), s)
+			return err
+		},
+		"gone": func(r *rig, s handover.Sandbox) error {
+			if _, err := r.machine.NamespaceID(s.Namespace); err == nil {
+				r.machine.DestroyNamespace(s.Namespace)
+			}
+			return r.h.Recover(r.t.Context())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.vf(0, "c1", "p1", "sriov0")
+			r.remember()
+			s, _ := r.sandbox("s1")
+			_, err := r.h.Attach(t.Context(), s)
+			must(t, err)
+			path := filepath.Join(r.dir, "handovers", "s1.jsonl")
+			text, err := os.ReadFile(path)
+			must(t, err)
+			must(t, os.WriteFile(path, []byte(strings.Replace(string(text), `"attempting"`, `"attempted!"`, 1)), 0o600))
+			for _, method := range []string{"Move", "Restore"} {
+				r.machine.Fail(method, errors.New("no such luck"))
+			}
+			for range 2 {
+				r.open()
+				if err := end(r, s); err == nil {
+					t.Fatal("it is home")
+				}
+				r.is("records", r.records(), []string{"s1.jsonl"})
+			}
+			kept, err := filepath.Glob(filepath.Join(r.dir, "quarantine", "*-s1.jsonl"))
+			must(t, err)
+			if len(kept) != 1 {
+				t.Errorf("in quarantine are %q", kept)
+			}
+			for _, method := range []string{"Move", "Restore"} {
+				r.machine.Fail(method, nil)
+			}
+			r.open()
+			must(t, r.h.Detach(t.Context(), "s1"))
+			r.unchanged()
+			r.is("records", r.records(), nil)
+		})
+	}
+}
+
 // T-52: who asks waits no longer than it wants to, and what was begun is undone.
 func TestDeadline(t *testing.T) {
 	r := newRig(t)

@@ -14,12 +14,12 @@ import (
 	"github.com/weftnet/weft/internal/host/journal"
 )
 
-// acquire gives the record of a sandbox. What could be read of one that is broken, and goes into
-// quarantine, is undone first.
+// acquire gives the record of a sandbox: of one that is broken, and goes into quarantine, what could be read
+// is written anew.
 func (h *Handover) acquire(ctx context.Context, key journal.Key) (*journal.Record, error) {
 	rec, err := h.records.Acquire(ctx, key)
 	if corrupt, ok := errors.AsType[*journal.CorruptError](err); ok {
-		if err := h.salvage(ctx, key, corrupt); err != nil {
+		if err := h.salvage(ctx, rec, corrupt); err != nil {
 			return nil, errors.Join(err, rec.Close())
 		}
 		return rec, nil
@@ -41,8 +41,12 @@ func bodyOf(s journal.State) (*record.Handover, error) {
 
 // outstanding are the links of a record that may be away, and whether the hand-over was finished.
 // In another boot all of them are home, or are no more.
-func outstanding(s journal.State, links int) (away []int, finished bool) {
+func outstanding(s journal.State, body *record.Handover) (away []int, finished bool) {
+	links := len(body.Links)
 	open := make([]bool, links)
+	for i := range open {
+		open[i] = body.Salvaged
+	}
 	for _, p := range s.Phases {
 		if p.Item == journal.WholeCall {
 			finished = p.Phase == journal.Done

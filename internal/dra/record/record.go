@@ -56,6 +56,9 @@ type Handover struct {
 	SandboxID string           `json:"sandboxID"`
 	Namespace kernel.Namespace `json:"namespace"`
 	Links     []Link           `json:"links"`
+	// Salvaged says that it was written out of a broken record: without a phase, too, every link counts as
+	// attempted.
+	Salvaged bool `json:"salvaged,omitempty"`
 }
 
 // Link is one link that is to be moved.
