@@ -76,6 +76,8 @@ func SameMAC(a, b string) bool {
 
 // MACDigits are the hex digits of what is a MAC, in lower case; false: it is none.
 func MACDigits(s string) (string, bool) {
-	digits := strings.ToLower(strings.NewReplacer(":", "", "-", "", ".", "").Replace(s))
-	return digits, parseMAC(s).raw == "" && s != ""
+	if s == "" || parseMAC(s).raw != "" {
+		return "", false
+	}
+	return strings.ToLower(strings.NewReplacer(":", "", "-", "", ".", "").Replace(s)), true
 }

@@ -15,7 +15,8 @@ import (
 )
 
 // Anonymize is a copy of the bundle in which every IP address and every MAC has a pseudonym, also
-// inside of the XML and of annotations. Loopback, unspecified, multicast and all-zero ones stay;
+// inside of the XML and of annotations, and an address of the bundle also where a name spells it in
+// another way (10-0-0-5). Loopback, unspecified, multicast and all-zero ones stay;
 // families and link-local stay what they are, and MACs keep their spelling, so a replay takes the
 // same decisions. Names, UIDs and everything else stay as well.
 func Anonymize(b *Bundle) (*Bundle, error) {
@@ -27,7 +28,9 @@ func Anonymize(b *Bundle) (*Bundle, error) {
 	if err := json.Unmarshal(text, &fields); err != nil {
 		return nil, fmt.Errorf("anonymize bundle: %w", err)
 	}
-	if text, err = json.Marshal(newPseudonyms().value(fields)); err != nil {
+	p := newPseudonyms()
+	p.value(fields) // so that every address is known before a name is looked at
+	if text, err = json.Marshal(p.value(fields)); err != nil {
 		return nil, fmt.Errorf("anonymize bundle: %w", err)
 	}
 	out, err := Parse(text)
@@ -47,15 +50,17 @@ func newPseudonyms() *pseudonyms {
 	return &pseudonyms{macs: map[string]int{}, ips: map[netip.Addr]netip.Addr{}}
 }
 
-// value replaces in every text of a decoded value, keys too.
+// value is a copy of a decoded value with every text replaced, keys too.
 func (p *pseudonyms) value(v any) any {
 	switch v := v.(type) {
 	case string:
 		return p.text(v)
 	case []any:
+		out := make([]any, len(v))
 		for i := range v {
-			v[i] = p.value(v[i])
+			out[i] = p.value(v[i])
 		}
+		return out
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for _, key := range slices.Sorted(maps.Keys(v)) {
@@ -88,6 +93,9 @@ func (p *pseudonyms) at(s string, i int) (n int, as string) {
 	}
 	rest, mac, six, ip := s[i:], 0, 0, netip.Addr{}
 	if begins(s, i) {
+		if n, as := p.reversed(rest); n > 0 {
+			return n, as
+		}
 		mac = macLength(rest, !inUUID(s, i))
 		six, ip = ipv6Length(rest)
 	}
@@ -97,11 +105,11 @@ func (p *pseudonyms) at(s string, i int) (n int, as string) {
 	case mac > 0:
 		return mac, p.hardware(rest[:mac])
 	case i == 0 || !isDigit(s[i-1]):
-		if four, ip := ipv4Length(rest); four > 0 {
+		if four, ip := ipv4Length(rest, '.'); four > 0 {
 			return four, p.ip(ip).String()
 		}
 	}
-	return 0, ""
+	return p.spelled(s, i)
 }
 
 // begins says whether a word begins at i: after what is no letter or digit, or after an escape of text
@@ -140,7 +148,8 @@ func macLength(s string, other bool) int {
 			return n
 		}
 	}
-	whole := strings.TrimRight(s[:run(s, ":.-")], ":.-")
+	const longer = 32 // than any MAC
+	whole := strings.TrimRight(s[:run(s[:min(len(s), longer)], ":.-")], ":.-")
 	if !other || len(whole) < len(s) && isLetter(s[len(whole)]) {
 		return 0
 	}
@@ -179,7 +188,7 @@ func isShort(s string) bool {
 // ipv6Length is the length of the longest IPv6 address that s begins with.
 func ipv6Length(s string) (int, netip.Addr) {
 	const longest = 45
-	most := min(run(s, ":."), longest)
+	most := run(s[:min(len(s), longest)], ":.")
 	if strings.Count(s[:most], ":") < 2 {
 		return 0, netip.Addr{}
 	}
@@ -195,7 +204,7 @@ func ipv6Length(s string) (int, netip.Addr) {
 }
 
 // ipv4Length is the length of the IPv4 address that s begins with; its numbers may have leading zeros.
-func ipv4Length(s string) (int, netip.Addr) {
+func ipv4Length(s string, divider byte) (int, netip.Addr) {
 	var b [4]byte
 	at := 0
 	for i := range b {
@@ -209,7 +218,7 @@ func ipv4Length(s string) (int, netip.Addr) {
 		}
 		b[i] = byte(v)
 		if i < len(b)-1 {
-			if at == len(s) || s[at] != '.' {
+			if at == len(s) || s[at] != divider {
 				return 0, netip.Addr{}
 			}
 			at++
