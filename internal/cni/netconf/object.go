@@ -257,11 +257,16 @@ func IsNull(raw []byte) bool { return string(bytes.TrimSpace(raw)) == "null" }
 
 // Decode reads raw strictly as a T; want names T for the message ("a string").
 func Decode[T any](raw json.RawMessage, want string) (T, error) {
-	var v T
+	var v T // stays off the heap
 	if s, ok := any(&v).(*string); ok && len(raw) >= 2 && raw[0] == '"' && plain(raw[1:len(raw)-1]) {
 		*s = string(raw[1 : len(raw)-1]) // most values are such strings
 		return v, nil
 	}
+	return decodeAny[T](raw, want)
+}
+
+func decodeAny[T any](raw json.RawMessage, want string) (T, error) {
+	var v T
 	if err := json.Unmarshal(raw, &v); err != nil {
 		return v, fmt.Errorf("is %s, %s is needed", describe(raw), want)
 	}
