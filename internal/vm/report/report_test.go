@@ -30,27 +30,27 @@ func TestWrites(t *testing.T) {
 	}
 	now := time.Unix(1000, 0)
 	var w writes
-	if d := w.wait(object("1", nil), true, now); d != 0 {
+	if d := w.wait(object("1", nil), minor, now); d != 0 {
 		t.Errorf("the first write waits %s", d)
 	}
 	w.wrote("1", own, now)
-	if d := w.wait(object("1", nil), true, now); d != retry {
+	if d := w.wait(object("1", nil), minor, now); d != retry {
 		t.Errorf("a write before the watch tells of the last one waits %s, want %s", d, retry)
 	}
-	if d := w.wait(object("2", own), true, now); d != 0 || w.replaced != 0 {
+	if d := w.wait(object("2", own), minor, now); d != 0 || w.replaced != 0 {
 		t.Errorf("a change of the sources waits %s and is taken for another writer (%d)", d, w.replaced)
 	}
 	var waits []time.Duration
 	for i := range 10 {
 		version := string(rune('a' + i))
 		w.wrote(version, own, now)
-		waits = append(waits, w.wait(object(version+"x", other), true, now))
+		waits = append(waits, w.wait(object(version+"x", other), minor, now))
 	}
 	want := []time.Duration{0, 0, 5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 320 * time.Second, lastWait}
 	if d := cmp.Diff(want, waits); d != "" {
 		t.Error("waits against another writer (-want +got):\n", d)
 	}
-	if d := w.wait(object("z", other), true, now.Add(3*lastWait)); d != 0 {
+	if d := w.wait(object("z", other), minor, now.Add(3*lastWait)); d != 0 {
 		t.Errorf("long after that a write waits %s", d)
 	}
 }
@@ -64,9 +64,9 @@ func TestWritesArePaced(t *testing.T) {
 	n := 0
 	for i := range 600 {
 		now = now.Add(time.Second)
-		if w.wait(vmi, true, now) == 0 {
+		if w.wait(vmi, minor, now) == 0 {
 			vmi.ResourceVersion = strconv.Itoa(i)
-			w.tries(now)
+			w.tries(minor, now)
 			w.wrote(vmi.ResourceVersion, nil, now)
 			vmi.ResourceVersion += "x"
 			n++
@@ -75,19 +75,93 @@ func TestWritesArePaced(t *testing.T) {
 	if n < 15 || n > 25 {
 		t.Errorf("%d writes in ten minutes", n)
 	}
+	if d := w.wait(vmi, minor, now.Add(30*time.Second)); d != 0 {
+		t.Errorf("half a minute later the last change waits %s more", d)
+	}
 	now = now.Add(time.Hour)
+	for i := range 6 {
+		if d := w.wait(vmi, minor, now); (d == 0) != (i < 5) {
+			t.Errorf("after an hour of quiet the write %d waits %s", i, d)
+		}
+		w.tries(minor, now)
+	}
 	w = newWrites()
 	var waits []time.Duration
 	for range 9 {
 		w.refused(now)
-		waits = append(waits, w.wait(vmi, true, now))
+		waits = append(waits, w.wait(vmi, minor, now))
 	}
 	want := []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 320 * time.Second, lastWait, lastWait}
 	if d := cmp.Diff(want, waits); d != "" {
 		t.Error("waits after refusals (-want +got):\n", d)
 	}
-	if w.wrote("1", nil, now); w.wait(vmi, true, now) != 0 {
+	if w.wrote("1", nil, now); w.wait(vmi, minor, now) != 0 {
 		t.Error("a write that succeeded leaves a wait")
+	}
+}
+
+// While something that nobody acts on changes all the time, what others act on is written at once; a guest
+// that changes that all the time has no more than a few writes by it.
+func TestMajorChangesAreNotStarved(t *testing.T) {
+	now := time.Unix(1000, 0)
+	w, vmi := newWrites(), &v1.VirtualMachineInstance{}
+	try := func(what change) bool {
+		if w.wait(vmi, what, now) > 0 {
+			return false
+		}
+		w.tries(what, now)
+		return true
+	}
+	n := 0
+	for i := range 600 {
+		now = now.Add(time.Second)
+		try(minor)
+		if i%120 == 119 && !try(major) {
+			t.Errorf("after %d s a change that others act on waits", i)
+		}
+	}
+	now = now.Add(time.Hour)
+	for range 600 {
+		now = now.Add(time.Second)
+		if try(major) {
+			n++
+		}
+	}
+	if n < 40 || n > 50 {
+		t.Errorf("%d writes in ten minutes", n)
+	}
+}
+
+func TestChangeOf(t *testing.T) {
+	before := func() []vmistatus.Interface {
+		return []vmistatus.Interface{
+			{Name: "default", IP: "10.0.0.5", IPs: []string{"10.0.0.5", "10.0.0.6"}, LinkState: "up", InterfaceName: "eth0"},
+			{Name: "red", LinkState: "up"},
+			{InterfaceName: "br0", IP: "172.17.0.1", IPs: []string{"172.17.0.1"}},
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(s []vmistatus.Interface) []vmistatus.Interface
+		want   change
+	}{
+		"nothing":             {func(s []vmistatus.Interface) []vmistatus.Interface { return s }, unchanged},
+		"the first address":   {func(s []vmistatus.Interface) []vmistatus.Interface { s[0].IP = "10.0.0.6"; return s }, major},
+		"another address":     {func(s []vmistatus.Interface) []vmistatus.Interface { s[0].IPs[1] = "10.0.0.7"; return s }, minor},
+		"a name in the guest": {func(s []vmistatus.Interface) []vmistatus.Interface { s[0].InterfaceName = "eth9"; return s }, minor},
+		"a link":              {func(s []vmistatus.Interface) []vmistatus.Interface { s[1].LinkState = "down"; return s }, major},
+		"an interface less":   {func(s []vmistatus.Interface) []vmistatus.Interface { return append(s[:1], s[2]) }, major},
+		"an interface more": {func(s []vmistatus.Interface) []vmistatus.Interface {
+			return append(s, vmistatus.Interface{Name: "blue"})
+		}, major},
+		"one of the guest alone":  {func(s []vmistatus.Interface) []vmistatus.Interface { s[2].IP = "172.17.0.2"; return s }, minor},
+		"none of the guest alone": {func(s []vmistatus.Interface) []vmistatus.Interface { return s[:2] }, minor},
+		"another one of the guest": {func(s []vmistatus.Interface) []vmistatus.Interface {
+			return append(s, vmistatus.Interface{InterfaceName: "br1"})
+		}, minor},
+	} {
+		if got := changeOf(before(), c.change(before())); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
 	}
 }
 

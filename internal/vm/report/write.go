@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	v1 "kubevirt.io/api/core/v1"
 
-	"github.com/weftnet/weft/internal/vm/source"
 	"github.com/weftnet/weft/vmistatus"
 )
 
@@ -63,13 +62,13 @@ func (r *Reporter) report(ctx context.Context, key string, vmi *v1.VirtualMachin
 	in := r.input(vmi, pod)
 	in.Domain = s.Domain
 	want := vmistatus.Merge(in).Interfaces
-	differs := !vmistatus.Equal(in.Previous, want)
+	what := changeOf(in.Previous, want)
 	r.mu.Lock()
-	w.differs = differs
-	wait := w.writes.wait(vmi, differs, time.Now())
+	w.differs = what != unchanged
+	wait := w.writes.wait(vmi, what, time.Now())
 	r.mu.Unlock()
 	switch {
-	case !differs || !r.cfg.Publish:
+	case what == unchanged || !r.cfg.Publish:
 		return nil
 	case wait > 0:
 		r.queue.AddAfter(key, wait)
@@ -82,11 +81,11 @@ func (r *Reporter) report(ctx context.Context, key string, vmi *v1.VirtualMachin
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w.writes.tries(now)
+	w.writes.tries(what, now)
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsConflict(err):
 		w.writes.refused(now) // it has changed meanwhile, which the watch tells, or it will be so again
-		r.queue.AddAfter(key, w.writes.wait(vmi, true, now))
+		r.queue.AddAfter(key, w.writes.wait(vmi, what, now))
 		return nil
 	case err != nil:
 		return err
@@ -228,77 +227,4 @@ func knownFields() map[string]bool {
 		known[name] = true
 	}
 	return known
-}
-
-// writes spaces the writes of a status, which a guest can cause, and notices another writer: when what
-// was written is replaced, over and over, it is given way to for longer and longer.
-type writes struct {
-	at       time.Time // of the last one
-	over     string    // the version of the object that it changed
-	last     []vmistatus.Interface
-	replaced int
-	pace     source.Pace
-	refusals int       // since the last one
-	failed   time.Time // when the last of them was
-}
-
-// newWrites: a few writes are done at once, as when a machine starts, and then one each half minute.
-func newWrites() writes {
-	const every, burst = 30 * time.Second, 5
-	return writes{pace: source.Pace{Every: every, Burst: burst}}
-}
-
-const (
-	firstWait = 5 * time.Second
-	lastWait  = 10 * time.Minute
-	// patience is how often a value is written again at once: the sources change, too.
-	patience = 3
-)
-
-// tries notes that a write was tried.
-func (w *writes) tries(now time.Time) { w.pace.Done(now) }
-
-// refused notes that the API server refused one.
-func (w *writes) refused(now time.Time) {
-	w.refusals++
-	w.failed = now
-}
-
-// wrote notes a write.
-func (w *writes) wrote(over string, value []vmistatus.Interface, now time.Time) {
-	w.at, w.over, w.last, w.refusals = now, over, value, 0
-}
-
-// wait is how long to wait before the status of an object may be written.
-func (w *writes) wait(vmi *v1.VirtualMachineInstance, differs bool, now time.Time) time.Duration {
-	if w.over != "" && w.over == vmi.ResourceVersion {
-		return retry // the watch is behind the write
-	}
-	if w.last != nil && differs && !vmistatus.Equal(vmi.Status.Interfaces, w.last) {
-		w.replaced++
-		w.last = nil // it is counted once
-	}
-	if now.Sub(w.at) > 2*lastWait {
-		w.replaced = 0
-	}
-	if !differs {
-		w.refusals = 0
-	}
-	wait := w.pace.Wait(now)
-	if w.refusals > 0 {
-		wait = max(wait, w.failed.Add(growing(w.refusals-1)).Sub(now))
-	}
-	if w.replaced >= patience {
-		wait = max(wait, w.at.Add(growing(w.replaced-patience)).Sub(now))
-	}
-	return wait
-}
-
-// growing is the pause after the nth time.
-func growing(n int) time.Duration {
-	const doublings = 7
-	if n < doublings {
-		return firstWait << n
-	}
-	return lastWait
 }
