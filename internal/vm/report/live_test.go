@@ -404,6 +404,36 @@ func TestDefinitionGoes(t *testing.T) {
 	g.settled(t, r)
 }
 
+// A change that comes too soon after others is written at its turn, though nothing happens any more.
+func TestPutOffChange(t *testing.T) {
+	const turn = 500 * time.Millisecond
+	g := newRig(t, 1)
+	r, stop := g.start(t, true)
+	defer stop()
+	g.readSince(t, r, time.Time{})
+	g.settled(t, r)
+	now := time.Now()
+	r.mu.Lock()
+	spent := source.Pace{Every: turn, Burst: 1}
+	spent.Done(now)
+	w := r.machines["ns/"+machineName(0)]
+	w.writes.pace, w.writes.reserve = spent, spent
+	read := w.snapshot.At
+	r.mu.Unlock()
+	g.machine(0, "masquerade", `[{name: default, ipAddress: 10.7.7.7, ipAddresses: [10.7.7.7]}]`)
+	until(t, "the status is written again", func() bool {
+		vmi := r.get("ns/" + machineName(0))
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return w.writes.at.After(now) && vmi.Status.Interfaces[0].IP == "10.0.0.5"
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w.writes.at.Before(now.Add(turn)) || !w.snapshot.At.Equal(read) {
+		t.Errorf("it was written after %s, what is known is %s newer; want its turn, and no other look", w.writes.at.Sub(now), w.snapshot.At.Sub(read))
+	}
+}
+
 // The patch changes the object that was looked at, if its value is still the one that was looked at.
 func TestPatch(t *testing.T) {
 	g := newRig(t, 1)
