@@ -9,8 +9,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -95,10 +97,45 @@ type hands struct {
 
 // Attach implements what nri asks for.
 func (h hands) Attach(ctx context.Context, s handover.Sandbox) ([]handover.Given, error) {
-	if err := h.d.elsewhere(s.PodUID); err != nil {
+	err := alone(ctx, s, func() error { return h.d.elsewhere(s.PodUID) }, func() bool {
+		synced := closed(h.d.cluster.Synced())
+		if !synced {
+			h.d.log.WarnContext(ctx, "pods are not known yet: whether another pod has a claim of this one is not looked at", "pod_uid", s.PodUID)
+		}
+		return synced
+	})
+	if err != nil {
 		return nil, err
 	}
 	return h.r.handover.Attach(ctx, s)
+}
+
+// A cache that is behind is waited for, for less than a hook may take.
+const (
+	seenWithin = 800 * time.Millisecond
+	seenPause  = 10 * time.Millisecond
+)
+
+// alone asks whether another pod has a claim of a sandbox's pod, and waits for a cache that does not know
+// that one yet. It lets through what the caches cannot know: a static pod, which claims nothing, one that
+// runs though the API has it no more, and all pods while the API server is away since the start.
+func alone(ctx context.Context, s handover.Sandbox, look func() error, synced func() bool) error {
+	for late := time.Now().Add(seenWithin); ; {
+		err := look()
+		switch noPod := errors.Is(err, errUnseenPod); {
+		case !noPod && !errors.Is(err, errUnseenClaim):
+			return err
+		case noPod && (s.Static || s.Yields || !synced()):
+			return nil
+		case !time.Now().Before(late):
+			return err
+		}
+		select {
+		case <-time.After(seenPause):
+		case <-ctx.Done():
+			return errors.Join(err, context.Cause(ctx))
+		}
+	}
 }
 
 // Detach implements what nri asks for.
@@ -128,24 +165,45 @@ func elsewhere(prepared []device.Allocation, lookUp func(uid string) (*informers
 		return nil
 	}
 	row, ok := lookUp(podUID)
-	if !ok || row.Claims == nil {
+	if !ok {
+		return fmt.Errorf("whether another pod has a claim of it cannot be told: %w", errUnseenPod)
+	}
+	maps.DeleteFunc(holders, func(claim types.NamespacedName, _ types.UID) bool { return claim.Namespace != row.Namespace })
+	if row.Claims == nil || len(holders) == 0 {
 		return nil
 	}
-	var pod devices.Pod
-	if json.Unmarshal(row.Claims, &pod) != nil {
-		return nil //nolint:nilerr // the API server's own
-	}
-	names, err := devices.Claims(&pod)
-	if err != nil {
-		return nil //nolint:nilerr // the copy is older than the claim: its pod is the only one so far
-	}
+	names, unseen := claimsOf(row)
 	for _, name := range names {
 		claim := types.NamespacedName{Namespace: row.Namespace, Name: name}
 		if holder, held := holders[claim]; held {
 			return fmt.Errorf("claim %s is prepared for the pod of UID %s, and a device can be in one pod only: delete one of the two", claim, holder)
 		}
 	}
-	return nil
+	return unseen
+}
+
+// What the cache does not know yet of a pod.
+var (
+	errUnseenPod   = errors.New("the pod is not seen yet")
+	errUnseenClaim = errors.New("a claim of the pod is not seen yet")
+)
+
+// claimsOf names the claims of a pod that the cache knows, and says when there are others.
+func claimsOf(row *informers.Pod) ([]string, error) {
+	var pod devices.Pod
+	if json.Unmarshal(row.Claims, &pod) != nil {
+		return nil, nil //nolint:nilerr // the API server's own
+	}
+	names, err := devices.Claims(&pod)
+	if err == nil {
+		return names, nil
+	}
+	for _, c := range pod.Spec.ResourceClaims { // those that it names itself
+		if c.ResourceClaimName != nil {
+			names = append(names, *c.ResourceClaimName)
+		}
+	}
+	return names, fmt.Errorf("%w: %w", errUnseenClaim, err)
 }
 
 // own implements informed.Options.Own: what was prepared for a pod, as a NAD draws it.

@@ -85,7 +85,7 @@ func (w *whole) start(t *testing.T) {
 	}
 	if w.handover, err = handover.New(handover.Config{
 		StateDir: w.dir, Managers: managers, Store: w.rows, Kernel: w.machine, Log: log,
-		Ready: func(pod types.UID) error { return w.Claims.Ready(pod) },
+		Ready: func(pod types.UID) error { return w.Ready(pod) },
 	}); err != nil {
 		t.Fatal(err)
 	}

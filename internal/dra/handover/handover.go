@@ -70,6 +70,8 @@ type Sandbox struct {
 	// Yields says that another living sandbox of the pod keeps what it has: ErrElsewhere then. It is
 	// for who only looks whether a sandbox lacks something, which may be the pod's last one.
 	Yields bool
+	// Static says that it is a static pod's, whose UID the API does not know.
+	Static bool
 }
 
 // ErrElsewhere says that another sandbox of the pod has its devices.

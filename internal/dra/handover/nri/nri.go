@@ -188,6 +188,8 @@ func (h hooks) attach(ctx context.Context, pod *api.PodSandbox, late func(error)
 
 func sandbox(pod *api.PodSandbox) handover.Sandbox {
 	s := handover.Sandbox{PodUID: pod.GetUid(), ID: pod.GetId()}
+	source, told := pod.GetAnnotations()["kubernetes.io/config.source"]
+	s.Static = told && source != "api"
 	for _, ns := range pod.GetLinux().GetNamespaces() {
 		if ns.GetType() == "network" {
 			s.Namespace = ns.GetPath()

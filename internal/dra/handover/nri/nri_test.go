@@ -71,6 +71,9 @@ func (h *hands) Attach(_ context.Context, s handover.Sandbox) ([]handover.Given,
 	if s.Yields {
 		call += " yields"
 	}
+	if s.Static {
+		call += " static"
+	}
 	h.note(call)
 	return nil, err
 }
@@ -255,6 +258,20 @@ func TestLifeOfSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.until("attach p1 s1 /run/netns/a", "detach s1", "detach s1")
+}
+
+// A static pod is told from others by what the kubelet says of its source.
+func TestStatic(t *testing.T) {
+	r := newRig(t)
+	rt, _ := r.runtime()
+	for _, source := range []string{"file", "api"} {
+		p := pod(source, "/run/netns/a")
+		p.Annotations = map[string]string{"kubernetes.io/config.source": source}
+		if err := rt.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: p}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.until("attach p1 file /run/netns/a static", "attach p1 api /run/netns/a")
 }
 
 // An error fails the sandbox, and says why.
