@@ -157,5 +157,8 @@ func trim(obj any) (any, error) {
 	kept.Status.Interfaces = vmi.Status.Interfaces
 	kept.Status.Phase = vmi.Status.Phase
 	kept.Status.ActivePods = vmi.Status.ActivePods
+	if m := vmi.Status.MigrationState; m != nil {
+		kept.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{Completed: m.Completed, Failed: m.Failed}
+	}
 	return kept, nil
 }

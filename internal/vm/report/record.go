@@ -107,6 +107,6 @@ func (r *Reporter) recordGuest(ctx context.Context, c *source.Conn, d source.Dom
 	if w == nil || w.snapshot.Domain == nil {
 		return nil, false
 	}
-	known := w.snapshot.Domain
+	known := asMigrating(vmi, w.snapshot).Domain
 	return known.Guest, known.Agent != vmistatus.AgentDisconnected
 }

@@ -267,7 +267,7 @@ func (r *Reporter) shown(key string, vmi *v1.VirtualMachineInstance) machine.Mac
 	r.mu.Lock()
 	var s source.Snapshot
 	if w := r.machines[key]; w != nil {
-		s, id.Written = w.snapshot, w.writes.at
+		s, id.Written = asMigrating(vmi, w.snapshot), w.writes.at
 	}
 	r.mu.Unlock()
 	pod, ok := r.launcher(vmi)

@@ -5,6 +5,7 @@ package report
 
 import (
 	"encoding/json"
+	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	v1 "kubevirt.io/api/core/v1"
 
+	"github.com/weftnet/weft/internal/vm/source"
 	"github.com/weftnet/weft/vmistatus"
 )
 
@@ -162,6 +164,42 @@ func TestChangeOf(t *testing.T) {
 		if got := changeOf(before(), c.change(before())); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
+	}
+}
+
+// Case 21 of section 6: while a machine migrates its agent is believed though it fails, and not where its
+// channel is closed or libvirt is away.
+func TestMigrating(t *testing.T) {
+	fault := errors.New("it rests")
+	failing := source.Snapshot{Domain: &vmistatus.Domain{Agent: vmistatus.AgentDisconnected, GuestErr: fault}}
+	closed := source.Snapshot{Domain: &vmistatus.Domain{Agent: vmistatus.AgentDisconnected}}
+	away := source.Snapshot{Err: fault, Domain: failing.Domain}
+	for name, c := range map[string]struct {
+		state    *v1.VirtualMachineInstanceMigrationState
+		s        source.Snapshot
+		believed bool
+	}{
+		"migrating":                 {&v1.VirtualMachineInstanceMigrationState{}, failing, true},
+		"it never migrated":         {nil, failing, false},
+		"it has migrated":           {&v1.VirtualMachineInstanceMigrationState{Completed: true}, failing, false},
+		"the migration failed":      {&v1.VirtualMachineInstanceMigrationState{Failed: true}, failing, false},
+		"its agent has gone":        {&v1.VirtualMachineInstanceMigrationState{}, closed, false},
+		"libvirt is away":           {&v1.VirtualMachineInstanceMigrationState{}, away, false},
+		"nothing is known of it so": {&v1.VirtualMachineInstanceMigrationState{}, source.Snapshot{}, false},
+	} {
+		whole := &v1.VirtualMachineInstance{}
+		whole.Status.MigrationState = c.state
+		obj, err := trim(whole)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := asMigrating(obj.(*v1.VirtualMachineInstance), c.s)
+		if got := s.Domain != nil && s.Domain.Agent == vmistatus.AgentSilent; got != c.believed {
+			t.Errorf("%s: believed: %t", name, got)
+		}
+	}
+	if failing.Domain.Agent != vmistatus.AgentDisconnected {
+		t.Error("what the watcher knows was changed")
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	v1 "kubevirt.io/api/core/v1"
 
+	"github.com/weftnet/weft/internal/vm/source"
 	"github.com/weftnet/weft/vmistatus"
 )
 
@@ -51,10 +52,23 @@ func (r *Reporter) input(vmi *v1.VirtualMachineInstance, pod Pod) vmistatus.Inpu
 	return in
 }
 
+// asMigrating is a snapshot as it counts while the machine moves to another node: an agent that has to rest
+// for that is believed, as that of a paused machine is.
+func asMigrating(vmi *v1.VirtualMachineInstance, s source.Snapshot) source.Snapshot {
+	m := vmi.Status.MigrationState
+	if m == nil || m.Completed || m.Failed || s.Err != nil || s.Domain == nil || s.Domain.GuestErr == nil {
+		return s
+	}
+	d := *s.Domain
+	d.Agent = vmistatus.AgentSilent
+	s.Domain = &d
+	return s
+}
+
 // report compares what the status should be with what it is, and writes it where that is wanted.
 func (r *Reporter) report(ctx context.Context, key string, vmi *v1.VirtualMachineInstance, pod Pod, w *watched) error {
 	r.mu.Lock()
-	s := w.snapshot
+	s := asMigrating(vmi, w.snapshot)
 	r.mu.Unlock()
 	if s.Domain == nil {
 		return nil // nothing is known yet: what is written stays
