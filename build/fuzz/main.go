@@ -3,7 +3,8 @@
 
 // Command fuzz finds every fuzz target of the module and fuzzes each for a short time:
 // "go test -fuzz" takes one target of one package a call, and most of a short one is spent
-// on building and starting, so that two go side by side.
+// on building and linking. So a package's program is built once for all its targets, and two
+// packages go side by side.
 //
 // Invariants: a target that is declared is run; a crash of any makes the command fail
 // after the others have run. It must not know what is fuzzed. It owns the fuzzing part
@@ -54,28 +55,45 @@ func run(ctx context.Context, root string, each time.Duration, out io.Writer) er
 	if len(targets) == 0 {
 		return errors.New("no fuzz target below " + root)
 	}
-	var (
-		mu     sync.Mutex // of what follows
-		faults []error
-		group  errgroup.Group
-	)
+	work, err := os.MkdirTemp("", "fuzz")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	cache, err := goOutput(ctx, root, "env", "GOCACHE")
+	if err != nil {
+		return err
+	}
+	f := fuzzer{root: root, work: work, cache: filepath.Join(cache, "fuzz"), each: each, out: out}
+	var group errgroup.Group
 	group.SetLimit(sideBySide(each))
-	for _, t := range targets {
+	for _, of := range packages(targets) {
 		group.Go(func() error {
-			start := time.Now()
-			err := fuzz(ctx, root, t, each)
-			mu.Lock()
-			defer mu.Unlock()
-			faults = append(faults, err)
-			fmt.Fprintf(out, "fuzz %s %s (%.1fs)\n", t.dir, t.name, time.Since(start).Seconds())
+			f.fuzz(ctx, of)
 			return nil // the others run all the same
 		})
 	}
 	_ = group.Wait()
-	return errors.Join(faults...)
+	return errors.Join(f.faults...)
 }
 
-// sideBySide is how many targets run at once: a long run has all processors to itself.
+// packages parts targets by their package.
+func packages(targets []target) [][]target {
+	var all [][]target
+	at := map[string]int{}
+	for _, t := range targets {
+		i, known := at[t.dir]
+		if !known {
+			i = len(all)
+			at[t.dir] = i
+			all = append(all, nil)
+		}
+		all[i] = append(all[i], t)
+	}
+	return all
+}
+
+// sideBySide is how many packages are worked at at once: a long run has all processors to itself.
 func sideBySide(each time.Duration) int {
 	const long = 10 * time.Second
 	if each >= long {
@@ -145,17 +163,45 @@ func declared(path string) ([]string, error) {
 	return names, nil
 }
 
-func fuzz(ctx context.Context, root string, t target, each time.Duration) error {
-	output, err := goFuzz(ctx, root, t, each)
-	// On a busy machine the go command may report its own deadline as a failure of the target
-	// (golang.org/issue/75804, mended in Go 1.27). There is no failing input then: look again.
-	for try := 0; try < 2 && err != nil && outOfTime(output); try++ {
-		output, err = goFuzz(ctx, root, t, each)
-	}
+// fuzzer is one run. What go test would keep for a target between runs is kept where it would be.
+type fuzzer struct {
+	root, work, cache string
+	each              time.Duration
+
+	mu     sync.Mutex // of what follows
+	out    io.Writer
+	faults []error
+}
+
+// fuzz runs the targets of one package, one after the other.
+func (f *fuzzer) fuzz(ctx context.Context, targets []target) {
+	start := time.Now()
+	program, path, err := f.build(ctx, targets[0].dir)
 	if err != nil {
-		return fmt.Errorf("fuzz %s %s: %w\n%s", t.dir, t.name, err, output)
+		f.tell(fmt.Errorf("build %s: %w", targets[0].dir, err), "")
+		return
 	}
-	return nil
+	f.tell(nil, fmt.Sprintf("built %s (%.1fs)\n", targets[0].dir, time.Since(start).Seconds()))
+	for _, t := range targets {
+		start := time.Now()
+		output, err := f.run(ctx, t, program, path)
+		// On a busy machine the testing package may report its own deadline as a failure of the target
+		// (golang.org/issue/75804, mended in Go 1.27). There is no failing input then: look again.
+		for try := 0; try < 2 && err != nil && outOfTime(output); try++ {
+			output, err = f.run(ctx, t, program, path)
+		}
+		if err != nil {
+			err = fmt.Errorf("fuzz %s %s: %w\n%s", t.dir, t.name, err, output)
+		}
+		f.tell(err, fmt.Sprintf("fuzz %s %s (%.1fs)\n", t.dir, t.name, time.Since(start).Seconds()))
+	}
+}
+
+func (f *fuzzer) tell(fault error, line string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.faults = append(f.faults, fault)
+	fmt.Fprint(f.out, line)
 }
 
 func outOfTime(output []byte) bool {
@@ -163,11 +209,34 @@ func outOfTime(output []byte) bool {
 		!bytes.Contains(output, []byte("Failing input written"))
 }
 
-func goFuzz(ctx context.Context, root string, t target, each time.Duration) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", "test", "-mod=readonly", "-buildvcs=false",
-		"-run", "^$", "-fuzz", "^"+t.name+"$", "-fuzztime", each.String(),
-		"-fuzzminimizetime", "5s", "-timeout", (each + 5*time.Minute).String(), t.dir)
-	cmd.Dir = root
+// build makes the test program of a package as "go test -fuzz" does, and gives the package's path.
+func (f *fuzzer) build(ctx context.Context, dir string) (program, path string, err error) {
+	if path, err = goOutput(ctx, f.root, "list", "-mod=readonly", dir); err != nil {
+		return "", "", err
+	}
+	program = filepath.Join(f.work, strings.ReplaceAll(path, "/", "-")+".test")
+	_, err = goOutput(ctx, f.root, "test", "-mod=readonly", "-buildvcs=false", "-trimpath", "-vet=off", "-fuzz", ".", "-c", "-o", program, dir)
+	return program, path, err
+}
+
+func (f *fuzzer) run(ctx context.Context, t target, program, path string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, program, "-test.paniconexit0", "-test.run=^$", "-test.fuzz=^"+t.name+"$",
+		"-test.fuzztime="+f.each.String(), "-test.fuzzminimizetime=5s", "-test.timeout="+(f.each+5*time.Minute).String(),
+		"-test.fuzzcachedir="+filepath.Join(f.cache, filepath.FromSlash(path)))
+	cmd.Dir = filepath.Join(f.root, t.dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	return cmd.CombinedOutput()
+}
+
+// goOutput runs the go command and gives what it printed; what it complained of is the error's.
+func goOutput(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	var out, complaint strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("go %s: %w\n%s%s", args[0], err, out.String(), complaint.String())
+	}
+	return strings.TrimSpace(out.String()), nil
 }

@@ -46,15 +46,17 @@ func FuzzBad(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) { t.Fatal("always") })
 }
 
-func FuzzHelper(n int) {}
-
 func TestNothing(t *testing.T) {}
+`
+
+const helper = bad + `
+func FuzzHelper(n int) {}
 `
 
 func TestFind(t *testing.T) {
 	dir := module(t, map[string]string{
 		"a/a_test.go":          good,
-		"b/b_test.go":          bad,
+		"b/b_test.go":          helper,
 		"c/testdata/c_test.go": good,
 		"d/go.mod":             "module example.com/d\n",
 		"d/d_test.go":          good,
@@ -72,12 +74,24 @@ func TestFind(t *testing.T) {
 func TestRunReportsTheCrashAndGoesOn(t *testing.T) {
 	dir := module(t, map[string]string{"a/a_test.go": strings.ReplaceAll(bad, "package b", "package a"), "b/b_test.go": strings.ReplaceAll(good, "package a", "package b")})
 	var out strings.Builder
-	err := run(t.Context(), dir, 100*time.Millisecond, &out)
-	if err == nil || !strings.Contains(err.Error(), "FuzzBad") {
-		t.Errorf("error %v does not name the target that crashed", err)
+	err := run(t.Context(), dir, time.Second, &out)
+	if err == nil || !strings.Contains(err.Error(), "FuzzBad") || !strings.Contains(err.Error(), "a_test.go:7: always") {
+		t.Errorf("error %v does not name the target that crashed, and how", err)
 	}
 	if !strings.Contains(out.String(), "fuzz ./b FuzzGood") {
 		t.Errorf("the target after the crash did not run:\n%s", out.String())
+	}
+}
+
+func TestRunReportsWhatIsNotBuilt(t *testing.T) {
+	dir := module(t, map[string]string{"a/a_test.go": good + "\nvar _ = missing\n", "b/b_test.go": strings.ReplaceAll(good, "package a", "package b")})
+	var out strings.Builder
+	err := run(t.Context(), dir, time.Second, &out)
+	if err == nil || !strings.Contains(err.Error(), "undefined: missing") {
+		t.Errorf("error %v does not say what cannot be built", err)
+	}
+	if !strings.Contains(out.String(), "fuzz ./b FuzzGood") {
+		t.Errorf("the package after it did not run:\n%s", out.String())
 	}
 }
 
