@@ -10,6 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/weftnet/weft/api/v2alpha1"
 	"github.com/weftnet/weft/internal/dra/device"
 	"github.com/weftnet/weft/internal/dra/record"
 	"github.com/weftnet/weft/internal/host/journal"
@@ -22,7 +23,11 @@ type book struct {
 	booked map[types.UID][]use // by claim
 	faults map[types.UID]error // by claim: why its devices are not ready although there are rows
 	unread map[types.UID]unread
+	name   naming
 }
+
+// naming gives the name that a device takes in its pod, "" when it has none that is known.
+type naming func(device.ManagerType, device.Device, v2alpha1.DeviceConfig, device.Saved) string
 
 // unread is a record that cannot be had yet: its pod is not to start without what may be in it.
 type unread struct {
@@ -30,25 +35,31 @@ type unread struct {
 	err error
 }
 
-func newBook() *book {
-	return &book{booked: map[types.UID][]use{}, faults: map[types.UID]error{}, unread: map[types.UID]unread{}}
+func newBook(name naming) *book {
+	return &book{booked: map[types.UID][]use{}, faults: map[types.UID]error{}, unread: map[types.UID]unread{}, name: name}
 }
 
 // plan plans a claim and books its devices, as one step.
 func (b *book) plan(claim *resourceapi.ResourceClaim, v view, rows func() []device.Allocation) (planned, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	pod, _ := consumer(claim) //nolint:errcheck // plan tells it
 	for _, a := range rows() {
-		v.uses = append(v.uses, use{
-			claim: a.Claim, uid: a.ClaimUID, pod: a.PodUID, device: a.DeviceName, share: a.ShareID, ifName: a.Config.PodIfName,
-		})
+		u := use{
+			claim: a.Claim, uid: a.ClaimUID, pod: a.PodUID, device: a.DeviceName, share: a.ShareID, asked: a.Config.PodIfName != "",
+		}
+		if a.PodUID == pod { // names of other pods' are no matter
+			u.ifName = b.name(a.Manager, a.PreparedDevice, a.Config, a.Saved)
+		}
+		v.uses = append(v.uses, u)
 	}
+	v.name = b.name
 	for _, uses := range b.booked {
 		v.uses = append(v.uses, uses...)
 	}
 	p, err := plan(claim, v)
 	if err == nil && len(p.body.Devices) > 0 {
-		b.booked[claim.UID] = uses(p.body)
+		b.booked[claim.UID] = p.uses
 	}
 	return p, err
 }
@@ -56,7 +67,8 @@ func (b *book) plan(claim *resourceapi.ResourceClaim, v view, rows func() []devi
 func uses(c record.Claim) (all []use) {
 	for _, d := range c.Devices {
 		all = append(all, use{
-			claim: nameOf(c), uid: types.UID(c.UID), pod: podOf(c), device: d.Name, share: d.ShareID, ifName: d.Config.PodIfName,
+			claim: nameOf(c), uid: types.UID(c.UID), pod: podOf(c), device: d.Name, share: d.ShareID,
+			ifName: d.Config.PodIfName, asked: d.Config.PodIfName != "",
 		})
 	}
 	return all

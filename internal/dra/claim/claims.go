@@ -16,6 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/weftnet/weft/api/v2alpha1"
 	"github.com/weftnet/weft/internal/dra/device"
 	"github.com/weftnet/weft/internal/dra/record"
 	"github.com/weftnet/weft/internal/host/journal"
@@ -123,9 +124,20 @@ func New(cfg Config) (*Claims, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the records of claims: %w", err)
 	}
-	return &Claims{
-		cfg: cfg, records: records, book: newBook(), local: newRetries(), remote: newRetries(), adopted: map[string]bool{},
-	}, nil
+	c := &Claims{
+		cfg: cfg, records: records, local: newRetries(), remote: newRetries(), adopted: map[string]bool{},
+	}
+	c.book = newBook(c.podName)
+	return c, nil
+}
+
+// podName is the name that a device takes in its pod: the one that was asked for, or its host's.
+func (c *Claims) podName(kind device.ManagerType, dev device.Device, config v2alpha1.DeviceConfig, saved device.Saved) string {
+	m := c.cfg.Managers[kind]
+	if _, unread := dev.(unknown); config.PodIfName != "" || m == nil || unread {
+		return config.PodIfName
+	}
+	return m.Home(dev, saved).Name
 }
 
 func (c *Claims) String() string { return "claims" }

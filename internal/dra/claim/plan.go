@@ -23,6 +23,7 @@ import (
 type planned struct {
 	body    record.Claim
 	devices []device.Device // of body.Devices
+	uses    []use           // of body.Devices
 }
 
 // use is one device that a claim has, or is about to get.
@@ -32,7 +33,8 @@ type use struct {
 	pod    types.UID
 	device string
 	share  string
-	ifName string // what it is to be called in the pod; "": as on the host
+	ifName string // what it is to be called in the pod; "": that is not known
+	asked  bool   // for that name; else it is the one that it has on the host
 }
 
 // view is what a plan is made from besides the claim.
@@ -40,6 +42,7 @@ type view struct {
 	node, driver string
 	device       func(name string) (device.Device, bool)
 	managed      func(device.ManagerType) bool
+	name         naming
 	entries      []said // of the claim
 	uses         []use  // of all claims
 }
@@ -109,9 +112,12 @@ func plan(claim *resourceapi.ResourceClaim, v view) (planned, error) {
 			faults = append(faults, err)
 			continue
 		}
-		mine := use{claim: name, uid: claim.UID, pod: pod, device: d.Name, share: d.ShareID, ifName: d.Config.PodIfName}
+		mine := use{
+			claim: name, uid: claim.UID, pod: pod, device: d.Name, share: d.ShareID,
+			ifName: v.name(dev.Manager(), dev, d.Config, nil), asked: d.Config.PodIfName != "",
+		}
 		faults = append(faults, taken(mine, d.Request, v.uses), clash(p.body.Devices, d, name))
-		p.body.Devices, p.devices = append(p.body.Devices, d), append(p.devices, dev)
+		p.body.Devices, p.devices, p.uses = append(p.body.Devices, d), append(p.devices, dev), append(p.uses, mine)
 	}
 	return p, errors.Join(faults...)
 }
@@ -251,11 +257,22 @@ func taken(mine use, request string, uses []use) error {
 			return &BusyError{Claim: mine.claim, Request: request, Device: mine.device, Holder: u.claim, HolderUID: u.uid}
 		}
 		if u.pod == mine.pod && mine.ifName != "" && u.ifName == mine.ifName {
-			return &Fault{
-				Claim: mine.claim, Request: request, Device: mine.device, Field: "podIfName", Value: mine.ifName,
-				Reason: "claim " + u.claim.String() + " (device " + u.device + ") of the same pod asks for that name as well",
-			}
+			return sameName(mine, request, u)
 		}
 	}
 	return nil
+}
+
+// sameName says that two devices of a pod would have one name in it.
+func sameName(mine use, request string, other use) *Fault {
+	f := &Fault{Claim: mine.claim, Request: request, Device: mine.device, Field: "podIfName", Value: mine.ifName}
+	if !mine.asked {
+		f.Field = "name in the pod"
+	}
+	has := "asks for that name as well"
+	if !other.asked {
+		has = "keeps that name, which it has on the host"
+	}
+	f.Reason = fmt.Sprintf("claim %s (device %s) of the same pod %s: give one of them another podIfName", other.claim, other.device, has)
+	return f
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weftnet/weft/api/v2alpha1"
 	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/dra/device/devicetest"
 )
 
 const (
@@ -37,6 +38,12 @@ func viewOf(uses ...use) view {
 				}
 			}
 			return nil, false
+		},
+		name: func(_ device.ManagerType, dev device.Device, config v2alpha1.DeviceConfig, _ device.Saved) string {
+			if config.PodIfName != "" {
+				return config.PodIfName
+			}
+			return dev.(devicetest.Device).KernelIfaceName
 		},
 		managed: func(t device.ManagerType) bool { return t == device.SRIOV },
 	}

@@ -168,10 +168,7 @@ func (c *Claims) inspect(p *planned) error {
 			faults = append(faults, fault)
 			continue
 		}
-		name := d.Config.PodIfName
-		if name == "" {
-			name = m.Home(p.devices[i], d.Saved).Name
-		}
+		name := c.podName(m.Type(), p.devices[i], d.Config, d.Saved)
 		if other, twice := names[name]; twice && name != "" {
 			fault.Field, fault.Value, fault.Reason = "name in the pod", name, "device "+other+" of the same claim has that name as well"
 			faults = append(faults, fault)

@@ -192,6 +192,44 @@ func TestPrepareRefusesADeviceUntilItIsFree(t *testing.T) {
 	r.mustPrepare(t, second)
 }
 
+// Two claims of a pod, one of which asks for the name that the other's link keeps: whichever comes second
+// is refused before anything is touched, and says which name it is.
+func TestPrepareNamesOfTwoClaims(t *testing.T) { // T-29
+	asks := func(pod string) *resourceapi.ResourceClaim {
+		return newClaim("asks", pod, map[string]string{"net0": `{"podIfName":"ens1f0v1"}`}, 0)
+	}
+	keeps := newClaim("keeps", "p1", nil, 1)
+	for _, c := range []struct {
+		name          string
+		first, second *resourceapi.ResourceClaim
+		want          string
+	}{
+		{"asked for second", keeps, asks("p1"), `claim default/asks: request net0: device 0000-03-00-2: podIfName "ens1f0v1": claim default/keeps (device 0000-03-00-3) of the same pod keeps that name, which it has on the host`},
+		{"kept second", asks("p1"), keeps, `claim default/keeps: request net0: device 0000-03-00-3: name in the pod "ens1f0v1": claim default/asks (device 0000-03-00-2) of the same pod asks for that name as well: give one of them another podIfName`},
+		{"of two pods", keeps, asks("p2"), ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t)
+			r.api.add(c.first, c.second)
+			r.mustPrepare(t, c.first)
+			err := r.prepare(t, c.second)[c.second.UID].Err
+			if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
+				t.Fatalf("got %v", err)
+			}
+			if c.want == "" {
+				return
+			}
+			if n := r.hw.count("inspect"); n != 1 {
+				t.Errorf("%d devices were looked at", n)
+			}
+			if err := r.unprepare(t, c.first); err != nil {
+				t.Fatal(err)
+			}
+			r.mustPrepare(t, c.second)
+		})
+	}
+}
+
 // What cannot be undone keeps the device from others although there is no row.
 func TestPrepareThatCannotBeUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
