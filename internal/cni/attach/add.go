@@ -153,7 +153,7 @@ func (h *hands) resume(ctx context.Context, rec *journal.Record) (out []byte, do
 func (h *hands) living(s *record.Sandbox) bool {
 	return s.Boot == h.boot &&
 		s.Body.Sandbox.Netns == h.req.sandbox.Netns &&
-		s.Body.NetnsID != "" && s.Body.NetnsID == netnsID(h.req.sandbox.Netns)
+		netnsAt(h.req.sandbox.Netns).is(&s.Body)
 }
 
 // encode is the printed result: attachment 0's, in the version that was asked for.
@@ -198,13 +198,15 @@ func readinessFault(file, text string) error {
 func (h *hands) begin(rec *journal.Record, p *plan.Plan) error {
 	sandbox := h.req.sandbox
 	sandbox.Path = h.path()
+	ns := netnsAt(sandbox.Netns)
 	body, err := json.Marshal(record.Body{
-		Sandbox:    sandbox,
-		NetnsID:    netnsID(sandbox.Netns),
-		Host:       hostID(),
-		ConfName:   h.conf.Name,
-		CNIVersion: h.conf.CNIVersion,
-		Plan:       *p,
+		Sandbox:     sandbox,
+		NetnsID:     ns.id,
+		NetnsUnique: ns.unique,
+		Host:        hostID(),
+		ConfName:    h.conf.Name,
+		CNIVersion:  h.conf.CNIVersion,
+		Plan:        *p,
 	})
 	if err != nil {
 		return stateFault(h.key(), err)

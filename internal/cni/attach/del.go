@@ -119,8 +119,9 @@ func (h *hands) takeOver(ctx context.Context, rec *journal.Record) error {
 	if !slices.ContainsFunc(found, func(a scratch.Attachment) bool { return a.Default }) {
 		h.undoOwnDelegates(ctx, rec)
 	}
+	ns := netnsAt(sb.Netns)
 	body := record.Body{
-		Sandbox: sb, NetnsID: netnsID(sb.Netns), ConfName: h.conf.Name,
+		Sandbox: sb, NetnsID: ns.id, NetnsUnique: ns.unique, ConfName: h.conf.Name,
 		CNIVersion: h.conf.CNIVersion, Scratch: h.conf.CNIDir,
 	}
 	body.Sandbox.Path = h.path()

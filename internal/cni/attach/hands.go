@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/weftnet/weft/internal/cni/chain"
@@ -247,20 +246,4 @@ func (h *hands) takeLane(ctx context.Context, urgent bool) (*os.File, error) {
 		return nil, err
 	}
 	return l.Take(ctx, urgent)
-}
-
-// netnsID identifies a network namespace file, "" when there is none.
-func netnsID(path string) string {
-	if path == "" {
-		return ""
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return ""
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return ""
-	}
-	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }

@@ -135,7 +135,7 @@ func (h *hands) orphaned(s *record.Sandbox) (apply.Outcome, string) {
 		return apply.Done, ""
 	case err != nil:
 		return apply.Unsure, err.Error()
-	case netnsID(sb.Netns) != s.Body.NetnsID:
+	case !netnsAt(sb.Netns).is(&s.Body):
 		return apply.Done, "" // another one has taken its name
 	}
 	return apply.Kept, "network namespace " + fault.Quote(sb.Netns) + " is there"

@@ -34,7 +34,7 @@ func (h *hands) plug(ctx context.Context, rec *journal.Record, s *record.Sandbox
 		return apply.Answer{Outcome: apply.Unsure, Reason: "this is not known to be the host as the runtime sees it"}, nil
 	case !s.Finished:
 		return apply.Answer{Outcome: apply.Kept, Reason: "its ADD is not over, or it is being undone"}, nil
-	case netnsID(sb.Netns) != s.Body.NetnsID:
+	case !netnsAt(sb.Netns).is(&s.Body):
 		return apply.Answer{Outcome: apply.Kept, Reason: "its network namespace is gone"}, nil
 	}
 	p, err := h.planPlug(ctx, s)

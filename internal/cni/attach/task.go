@@ -238,7 +238,7 @@ func (t *task) undoCall(i int, s *record.Sandbox, a *record.Attachment) chain.Ca
 	}
 	call.ContainerID = s.Body.Sandbox.ContainerID
 	call.Netns = s.Body.Sandbox.Netns
-	if id := netnsID(call.Netns); id == "" || (s.Body.NetnsID != "" && id != s.Body.NetnsID) {
+	if ns := netnsAt(call.Netns); ns.id == "" || (s.Body.NetnsID != "" && !ns.is(&s.Body)) {
 		call.Netns = ""
 	}
 	call.Path = searchPath(s.Body.Sandbox.Path, t.path())

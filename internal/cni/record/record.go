@@ -38,6 +38,9 @@ type Body struct {
 	// NetnsID identifies the namespace (device and inode of its file), so that
 	// a repeated ADD notices a new namespace under an old path. "" = unknown.
 	NetnsID string `json:"netnsID,omitempty"`
+	// NetnsUnique is the number that the kernel gave this namespace and no other since it was
+	// booted, where it tells (Linux 6.18): it gives out inodes again. 0 = unknown.
+	NetnsUnique uint64 `json:"netnsUnique,omitempty"`
 	// Host identifies the mount and network namespaces in which the runtime ran Weft: what
 	// is not seen from there is not known to be gone. "" = unknown.
 	Host string `json:"host,omitempty"`
