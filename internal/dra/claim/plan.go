@@ -116,7 +116,7 @@ func plan(claim *resourceapi.ResourceClaim, v view) (planned, error) {
 			claim: name, uid: claim.UID, pod: pod, device: d.Name, share: d.ShareID,
 			ifName: v.name(dev.Manager(), dev, d.Config, nil), asked: d.Config.PodIfName != "",
 		}
-		faults = append(faults, taken(mine, d.Request, v.uses), clash(p.body.Devices, d, name))
+		faults = append(faults, taken(mine, d.Request, v.uses), shared(mine, d.Request, dev, v), clash(p.body.Devices, d, name))
 		p.body.Devices, p.devices, p.uses = append(p.body.Devices, d), append(p.devices, dev), append(p.uses, mine)
 	}
 	return p, errors.Join(faults...)
@@ -261,6 +261,37 @@ func taken(mine use, request string, uses []use) error {
 		}
 	}
 	return nil
+}
+
+// shared finds another pod's use of a device that this one is given away together with only. Both are looked
+// at as they are found now.
+func shared(mine use, request string, dev device.Device, v view) error {
+	group, whole := groupOf(dev)
+	if !whole || group == "" {
+		return nil
+	}
+	for _, u := range v.uses {
+		if u.uid == mine.uid || u.pod == mine.pod || u.device == mine.device {
+			continue
+		}
+		if other, ok := v.device(u.device); ok {
+			if its, _ := groupOf(other); its == group {
+				return &Fault{
+					Claim: mine.claim, Request: request, Device: mine.device, Field: group,
+					Reason: "device " + u.device + " of the same group is prepared for claim " + u.claim.String() +
+						", and what is given by device files can be one pod's only, with its whole group: it is free once that claim is unprepared",
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func groupOf(dev device.Device) (name string, whole bool) {
+	if g, ok := dev.(device.Grouped); ok {
+		return g.Group()
+	}
+	return "", false
 }
 
 // sameName says that two devices of a pod would have one name in it.

@@ -5,6 +5,7 @@ package claim
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"strings"
@@ -462,4 +463,50 @@ func TestHandOverWhileFreed(t *testing.T) { // I1
 	if d := cmp.Diff(before, w.machine.Snapshot()); d != "" {
 		t.Errorf("the host (-before +after):\n%s", d)
 	}
+}
+
+// Files of one IOMMU group are one process': a VF that is bound to vfio is refused while a pod has another
+// of its group, by whatever driver, and prepared when that is free.
+func TestVFsOfOneIOMMUGroup(t *testing.T) { // I1
+	m := newMachine(t)
+	for i, group := range []string{"7", "7", "8", "7"} {
+		addr := kerneltest.VFAddr(pf, i)
+		m.ChangeFunction(addr, func(f *kernel.Function) { f.IOMMUGroup = group })
+		if i == 3 {
+			continue // has its link
+		}
+		if err := errors.Join(m.Unbind(addr), m.Bind(addr, "vfio-pci")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := newWhole(t, m)
+	claim := func(name, pod string, i int) *resourceapi.ResourceClaim {
+		c := newClaim(name, pod, nil, 0)
+		c.Status.Allocation.Devices.Results[0].Device = deviceName(i)
+		w.api.add(c)
+		return c
+	}
+	link, files, same, other := claim("c3", "p3", 3), claim("c0", "p0", 0), claim("c4", "p0", 1), claim("c1", "p1", 1)
+	refused := func(holder string, i int) {
+		t.Helper()
+		want := "claim default/c1: request net0: device " + deviceName(1) + ": IOMMU group 7: device " + deviceName(i) +
+			" of the same group is prepared for claim default/" + holder
+		if err := w.prepare(t, other)[other.UID].Err; err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v", err)
+		}
+	}
+	w.mustPrepare(t, link)
+	refused("c3", 3)
+	if err := w.unprepare(t, link); err != nil {
+		t.Fatal(err)
+	}
+	w.mustPrepare(t, files, claim("c2", "p2", 2))
+	refused("c0", 0)
+	w.mustPrepare(t, same) // the same pod's
+	for _, c := range []*resourceapi.ResourceClaim{files, same} {
+		if err := w.unprepare(t, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.mustPrepare(t, other)
 }

@@ -46,6 +46,13 @@ type Device interface {
 	Check(config v2alpha1.DeviceConfig) error
 }
 
+// Grouped is a Device that the kernel gives away only together with others.
+type Grouped interface {
+	// Group names what it is part of ("IOMMU group 7"), "" for nothing. whole says that a pod which has
+	// it must be the only one with devices of that group.
+	Group() (name string, whole bool)
+}
+
 // Saved is what a manager must know to undo what Setup did: the values from before.
 type Saved = json.RawMessage
 

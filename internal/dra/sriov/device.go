@@ -23,6 +23,8 @@ import (
 // delegate is given as its deviceID.
 const attributeDeviceID resourceapi.QualifiedName = "k8s.cni.cncf.io/deviceID"
 
+var _ device.Grouped = Device{}
+
 // Device is a virtual function. It is a value: nobody changes it.
 type Device struct {
 	Addr            kernel.PCIAddr
@@ -124,6 +126,15 @@ func (d Device) Merge(prepared device.Device) device.Device {
 		d.PFName = p.PFName
 	}
 	return d
+}
+
+// Group is the IOMMU group. Its device file is one process': with a VF that is handed over as that, a pod
+// has all of the group.
+func (d Device) Group() (name string, whole bool) {
+	if d.iommuGroup == "" {
+		return "", false
+	}
+	return "IOMMU group " + d.iommuGroup, isVFIO(d.Driver)
 }
 
 // Check refuses what can never be handed over.
