@@ -204,7 +204,7 @@ func (c *Claims) setUpOne(ctx context.Context, rec *journal.Record, i int, d rec
 	if err != nil {
 		return err
 	}
-	if err := rec.Append(journal.Phase{Phase: journal.Attempting, Item: i}); err != nil {
+	if err := record.Note(rec, journal.Phase{Phase: journal.Attempting, Item: i}); err != nil {
 		return err
 	}
 	dev, err = m.Setup(ctx, dev, d.Config, d.Saved)
@@ -227,7 +227,7 @@ func (c *Claims) setUpOne(ctx context.Context, rec *journal.Record, i int, d rec
 	if err != nil {
 		return err
 	}
-	return rec.Append(journal.Phase{Phase: journal.Done, Item: i, Result: result})
+	return record.Note(rec, journal.Phase{Phase: journal.Done, Item: i, Result: result})
 }
 
 // mend sees that the devices of a claim are still what they were set up to be.

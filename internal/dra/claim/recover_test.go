@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weftnet/weft/internal/dra/device"
+	"github.com/weftnet/weft/internal/dra/record"
 	"github.com/weftnet/weft/internal/host/journal"
 )
 
@@ -214,6 +215,55 @@ func TestRebootBeforeTheDeviceIsThere(t *testing.T) {
 		if err := r.Ready("uid-p1"); err != nil || r.hw.vlans()[vfName(0)] != 1001 {
 			t.Errorf("%v, VLANs %v", err, r.hw.vlans())
 		}
+		if err := r.unprepare(t, claim); err != nil {
+			t.Error(err)
+		}
+		r.clean(t)
+	})
+}
+
+// What is tried again for days, setting up after a reboot or freeing, does not make its record grow.
+func TestRecordDoesNotGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		claim := newClaim("c1", "p1", map[string]string{"net0": `{"vlan":5}`, "net1": `{"vlan":6}`}, 0, 1)
+		r.api.add(claim)
+		r.mustPrepare(t, claim)
+		size := func() int64 {
+			info, err := os.Stat(filepath.Join(r.dir, record.Devices, "uid-c1.jsonl"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return info.Size()
+		}
+		tried := func(call string) {
+			t.Helper()
+			wait(10 * time.Second)
+			before, calls := size(), r.hw.count(call)
+			wait(time.Hour)
+			if after, again := size(), r.hw.count(call)-calls; after != before || again < 30 {
+				t.Errorf("%s: %d bytes more of %d by %d calls", call, after-before, before, again)
+			}
+		}
+		r.boot = "boot-2"
+		clear(r.hw.vlan)
+		r.hw.set(func() { r.hw.fault["setup "+vfName(1)] = errors.New("no VF yet") })
+		r.start(t)
+		go r.Run(t.Context()) //nolint:errcheck // it gives none
+		tried("setup")
+		r.hw.set(func() { clear(r.hw.fault) })
+		wait(2 * lastPause)
+		if err := r.Ready("uid-p1"); err != nil {
+			t.Error(err)
+		}
+		r.hw.set(func() { r.hw.fault["free "+vfName(0)] = errors.New("PF is gone") })
+		if err := r.unprepare(t, claim); err == nil {
+			t.Error("it is freed")
+		}
+		tried("free")
+		r.hw.set(func() { r.hw.fault["return uid-c1"] = errors.New("still there") })
+		tried("return")
+		r.hw.set(func() { clear(r.hw.fault) })
 		if err := r.unprepare(t, claim); err != nil {
 			t.Error(err)
 		}

@@ -44,7 +44,7 @@ func (c *Claims) undo(ctx context.Context, rec *journal.Record, l life) error {
 	// From here on it is no prepared claim any more, whatever comes, and a pod is given nothing of it:
 	// its rows are there until all is freed.
 	c.freeing(l.body)
-	err := rec.Append(journal.Phase{Phase: journal.Undoing, Item: journal.WholeCall})
+	err := record.Note(rec, journal.Phase{Phase: journal.Undoing, Item: journal.WholeCall})
 	if l.phase != begun || l.body.Kept { // a pod may have had them
 		if home := c.cfg.Handover.Return(ctx, l.body.UID, string(podOf(l.body))); home != nil {
 			err = errors.Join(err, fmt.Errorf("bring the links of claim %s home: %w", nameOf(l.body), home))
@@ -104,7 +104,7 @@ func (c *Claims) freeOne(ctx context.Context, rec *journal.Record, i int, d reco
 	if err != nil {
 		return err
 	}
-	if err := rec.Append(journal.Phase{Phase: journal.Undoing, Item: i}); err != nil {
+	if err := record.Note(rec, journal.Phase{Phase: journal.Undoing, Item: i}); err != nil {
 		return err
 	}
 	if err := m.Free(ctx, dev, d.Config, d.Saved); err != nil {

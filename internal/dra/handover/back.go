@@ -160,7 +160,7 @@ func (h *Handover) undo(ctx context.Context, rec *journal.Record, chosen func(re
 		if chosen != nil && !chosen(l) {
 			continue
 		}
-		err := rec.Append(journal.Phase{Phase: journal.Undoing, Item: i})
+		err := record.Note(rec, journal.Phase{Phase: journal.Undoing, Item: i})
 		if err == nil {
 			err = h.bring(ctx, l, body.Namespace)
 		}

@@ -605,6 +605,33 @@ func TestBrokenRecordIsTriedAgain(t *testing.T) {
 	}
 }
 
+// What cannot come home is tried again for days, and does not make its record grow.
+func TestRecordDoesNotGrow(t *testing.T) {
+	r := newRig(t)
+	r.vf(0, "c1", "p1", "sriov0")
+	r.vf(1, "c1", "p1", "sriov1")
+	r.remember()
+	s, _ := r.sandbox("s1")
+	_, err := r.h.Attach(t.Context(), s)
+	must(t, err)
+	r.machine.Fail("Move", errors.New("no such luck"))
+	var sizes []int64
+	for range 5 {
+		if r.h.Detach(t.Context(), "s1") == nil {
+			t.Fatal("they are home")
+		}
+		info, err := os.Stat(filepath.Join(r.dir, "handovers", "s1.jsonl"))
+		must(t, err)
+		sizes = append(sizes, info.Size())
+	}
+	if sizes[0] != sizes[4] {
+		t.Errorf("sizes are %d", sizes)
+	}
+	r.machine.Fail("Move", nil)
+	must(t, r.h.Detach(t.Context(), "s1"))
+	r.unchanged()
+}
+
 // T-52: who asks waits no longer than it wants to, and what was begun is undone.
 func TestDeadline(t *testing.T) {
 	r := newRig(t)
