@@ -23,10 +23,20 @@ export GOWORK := off
 # Flags given here win over a user's GOFLAGS. No VCS stamp: a tree without usable git data
 # builds as well, and the same sources give the same bytes.
 MODE  := -mod=readonly -buildvcs=false
-BUILD := CGO_ENABLED=0 $(GO) build $(MODE) -trimpath -ldflags='-s -w$(if $(VERSION), -X github.com/weftnet/weft/internal/host/version.word=$(VERSION))'
+BUILD := $(GO) build $(MODE) -trimpath -ldflags='-s -w$(if $(VERSION), -X github.com/weftnet/weft/internal/host/version.word=$(VERSION))'
 
-# The race detector needs cgo, hence a C compiler: used where there is one.
-RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
+# The race detector needs cgo, hence a C compiler: used where there is one. Asked before the next lines.
+RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),CGO_ENABLED=1)
+
+# A package that is built with cgo and without, with whole paths and with trimmed ones, is built four
+# times, and all that need it as well: Kubernetes' are hundreds. What is released, what the linter
+# looks at and what runs the tests is built in one way; the tests in another, for the race detector.
+export CGO_ENABLED := 0
+RUN   := $(GO) run $(MODE) -trimpath
+
+# Vet is one of the linters of make lint, for tests as well; go test would have it look at every package
+# of every module that a test imports.
+TEST  := $(GO) test $(MODE) -trimpath -vet=off
 
 .DEFAULT_GOAL := help
 
@@ -47,7 +57,7 @@ build: ## build bin/weft, and into bin/cni weft-cni, both planners and the stand
 
 .PHONY: image
 image: build ## pack bin/weft.tar, the image that deploy/ names (IMAGE_NAME=…: another name), without a registry
-	$(GO) run $(MODE) ./build/image -o $(BIN)/weft.tar -name $(IMAGE_NAME) $(addprefix $(BIN)/,$(IMAGE_PROGRAMS)) cilium-dbg=weft
+	$(RUN) ./build/image -o $(BIN)/weft.tar -name $(IMAGE_NAME) $(addprefix $(BIN)/,$(IMAGE_PROGRAMS)) cilium-dbg=weft
 
 # What the image holds, in this order; the first one is its entry point.
 IMAGE_PROGRAMS := weft-agent weft-cni weft weft-operator
@@ -63,21 +73,22 @@ programs: ## build the image's programs for GOARCH=amd64 or arm64 into bin/linux
 .PHONY: images
 images: ## pack bin/weft-images.tar, the image for amd64 and arm64 as an OCI archive, without a registry
 	for arch in $(IMAGE_ARCHS); do $(MAKE) programs GOARCH=$$arch || exit; done
-	$(GO) run $(MODE) ./build/image -o $(BIN)/weft-images.tar -name $(IMAGE_NAME) \
+	$(RUN) ./build/image -o $(BIN)/weft-images.tar -name $(IMAGE_NAME) \
 		$(foreach arch,$(IMAGE_ARCHS),$(addprefix $(BIN)/linux-$(arch)/,$(IMAGE_PROGRAMS))) cilium-dbg=weft
-	$(GO) run $(MODE) ./build/image -check $(BIN)/weft-images.tar
+	$(RUN) ./build/image -check $(BIN)/weft-images.tar
 
 # Building first fetches what the tests build for themselves, in namespaces without a network.
 .PHONY: test
 test: build ## run every test, then every fuzz target for FUZZTIME (2s)
-	$(GO) run $(MODE) ./build/gotest $(MODE) $(RACE) -timeout 20m $(PKGS)
-	$(GO) run $(MODE) ./build/fuzz -time $(FUZZTIME)
+	$(RACE) $(RUN) ./build/gotest $(MODE) -vet=off $(if $(RACE),-race) -timeout 20m $(PKGS)
+	$(RUN) ./build/fuzz -time $(FUZZTIME)
 
 .PHONY: fuzz
 fuzz: ## fuzz every target for FUZZTIME, e.g. make fuzz FUZZTIME=10m
-	$(GO) run $(MODE) ./build/fuzz -time $(FUZZTIME)
+	$(RUN) ./build/fuzz -time $(FUZZTIME)
 
 .PHONY: lint
+lint: export GOFLAGS := -trimpath -buildvcs=false
 lint: $(LINTER) ## check style and the import laws
 	$(LINTER) run ./...
 	cd $(LAB) && $(CURDIR)/$(LINTER) run ./...
@@ -94,26 +105,26 @@ $(LINTER): build/lint/go.mod build/lint/go.sum
 
 .PHONY: bench
 bench: ## measure ADD and DEL against their floor and write docs/performance.md
-	$(GO) run $(MODE) ./test/bench $(BENCHFLAGS)
+	$(RUN) ./test/bench $(BENCHFLAGS)
 
 .PHONY: lab
 lab: ## build what the laboratory runs: Kubernetes, containerd, runc, CNI plugins
-	cd $(LAB) && $(GO) run $(MODE) ./cmd/lab build
+	cd $(LAB) && $(RUN) ./cmd/lab build
 
 .PHONY: lab-up
 lab-up: ## start a cluster on this machine (NODES=1); prints KUBECONFIG=…
-	@cd $(LAB) && $(GO) run $(MODE) ./cmd/lab up --nodes $(NODES)
+	@cd $(LAB) && $(RUN) ./cmd/lab up --nodes $(NODES)
 
 .PHONY: lab-down
 lab-down: ## end the cluster and remove everything of it
-	@cd $(LAB) && $(GO) run $(MODE) ./cmd/lab down
+	@cd $(LAB) && $(RUN) ./cmd/lab down
 
 # -v: what runs is seen while it runs, and -count=1: a cluster is no input that go test knows.
 E2E := -count=1 -v -timeout 60m
 
 .PHONY: e2e-api
 e2e-api: ## run the tests that need a real API server (K8S_VERSION=1.34: of another Kubernetes)
-	cd $(LAB) && $(GO) test $(MODE) $(E2E) ./api/...
+	cd $(LAB) && $(TEST) $(E2E) ./api/...
 
 # What takes too long for every change is e2e-full's.
 LONG := TestOrphan|TestTwoMachines|TestHelm|TestChangeOverMultus
@@ -123,22 +134,22 @@ e2e: e2e-node e2e-machine ## run the scenarios with real pods on real nodes (NOD
 
 .PHONY: e2e-node
 e2e-node: ## those on a node of this machine
-	cd $(LAB) && $(GO) test $(MODE) $(E2E) -skip '^(TestMachine|$(LONG))$$' ./e2e/...
+	cd $(LAB) && $(TEST) $(E2E) -skip '^(TestMachine|$(LONG))$$' ./e2e/...
 
 .PHONY: e2e-machine
 e2e-machine: ## those on a node that is an emulated machine with an SR-IOV card
-	cd $(LAB) && $(GO) test $(MODE) $(E2E) -run '^TestMachine$$' ./e2e/...
+	cd $(LAB) && $(TEST) $(E2E) -run '^TestMachine$$' ./e2e/...
 
 .PHONY: e2e-full
 e2e-full: ## all of them, and the faults that take long
-	cd $(LAB) && WEFT_E2E_FULL=1 $(GO) test $(MODE) $(E2E) -timeout 120m ./e2e/...
-	cd $(LAB) && WEFT_E2E_FULL=1 $(GO) test $(MODE) $(E2E) -run '^TestOperatorFlips$$' ./api/...
+	cd $(LAB) && WEFT_E2E_FULL=1 $(TEST) $(E2E) -timeout 120m ./e2e/...
+	cd $(LAB) && WEFT_E2E_FULL=1 $(TEST) $(E2E) -run '^TestOperatorFlips$$' ./api/...
 
 .PHONY: e2e-vmi
 e2e-vmi: ## run the scenes of virtual machines, on a real libvirt with a real guest and its agent
-	cd $(LAB) && $(GO) test $(MODE) $(E2E) ./vmi/...
+	cd $(LAB) && $(TEST) $(E2E) ./vmi/...
 
-VM := cd $(LAB) && $(GO) run $(MODE) ./cmd/vm
+VM := cd $(LAB) && $(RUN) ./cmd/vm
 
 .PHONY: vm-install
 vm-install: ## install what that machine needs, as root on Debian 12: QEMU of the backports
@@ -154,11 +165,11 @@ vm-shell: ## a shell in that machine
 
 .PHONY: test-install
 test-install: ## render the Helm chart and hold it against deploy/, check alerts and dashboard
-	cd test/install && $(GO) test $(MODE) -count=1 ./...
+	cd test/install && $(TEST) -count=1 ./...
 
 .PHONY: generate
 generate: ## rewrite what is generated: cmd/*/deps.txt, deploy/crd-cilium*, deploy/helm/weft/{crds,files}, api/*/zz_*, docs/conf*.md
-	$(GO) run $(MODE) ./build/generate
+	$(RUN) ./build/generate
 	$(GO) test $(MODE) ./test/conformance -run '^TestConformance$$' -update
 
 .PHONY: clean

@@ -39,7 +39,7 @@ var built = sync.OnceValues(func() ([]byte, error) {
 	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o644); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, source)
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, source)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64", "GOWORK=off", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)

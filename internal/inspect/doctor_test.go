@@ -507,6 +507,7 @@ func TestSaidVersion(t *testing.T) {
 	}
 	at := filepath.Join(t.TempDir(), "weft-cni")
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-X github.com/weftnet/weft/internal/host/version.word=v1.2.3", "-o", at, "../../cmd/weft-cni")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as make build does, so that little is built anew
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

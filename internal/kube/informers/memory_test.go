@@ -71,7 +71,7 @@ func withoutRace(t *testing.T) string {
 		return self
 	}
 	program := filepath.Join(t.TempDir(), "informers.test")
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-buildvcs=false", "-o", program, ".")
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-buildvcs=false", "-trimpath", "-o", program, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build without the race detector: %v\n%s", err, out)

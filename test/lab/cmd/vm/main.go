@@ -155,7 +155,7 @@ func (s suite) binary() string { return strings.ReplaceAll(s.pkg, "/", "-") + ".
 
 func compile(ctx context.Context, root string, s suite, work string) error {
 	fmt.Fprintf(os.Stderr, "vm: building the tests of %s\n", s.pkg)
-	cmd := exec.CommandContext(ctx, "go", "test", "-mod=readonly", "-buildvcs=false", "-c", "-cover", "-o", filepath.Join(work, s.binary()), "./"+s.pkg)
+	cmd := exec.CommandContext(ctx, "go", "test", "-mod=readonly", "-buildvcs=false", "-trimpath", "-c", "-cover", "-o", filepath.Join(work, s.binary()), "./"+s.pkg)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
