@@ -122,7 +122,7 @@ vmi: {mode: %s, podCacheDir: %[3]s/cache, pollInterval: 1s}
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(lab.Program(t, "weft-agent"), "--config", filepath.Join(dir, "agent.yaml"))
+	cmd := exec.Command(program(t, "weft-agent"), "--config", filepath.Join(dir, "agent.yaml"))
 	cmd.Stdout, cmd.Stderr = log, log
 	ended, err := run(cmd)
 	if err != nil {
@@ -273,7 +273,7 @@ func weft(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, lab.Program(t, "weft"), args...)
+	cmd := exec.CommandContext(ctx, program(t, "weft"), args...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -76,16 +77,39 @@ func launcher(t *testing.T, uid string) *guest.Pod {
 	return p
 }
 
-// start starts a guest in it.
-func start(t *testing.T, p *guest.Pod, name string, nics ...guest.NIC) *guest.Guest {
+// start starts a guest in it, beside what else there is to do, and gives what waits for that.
+func start(t *testing.T, p *guest.Pod, name string, nics ...guest.NIC) (started func() *guest.Guest) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), booting)
-	defer cancel()
-	g, err := p.Start(ctx, name, nics...)
-	if err != nil {
-		t.Fatal(err)
+	t.Cleanup(cancel)
+	var g *guest.Guest
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		g, err = p.Start(ctx, name, nics...)
+		done <- err
+	}()
+	return func() *guest.Guest {
+		t.Helper()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		return g
 	}
-	return g
+}
+
+// programs are Weft's that were built: building what is there already takes a poll its time, too.
+var programs sync.Map
+
+// program is one of Weft's, built once.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	if path, ok := programs.Load(name); ok {
+		return path.(string)
+	}
+	path := lab.Program(t, name)
+	programs.Store(name, path)
+	return path
 }
 
 // do runs a line of shell in a guest.
@@ -161,7 +185,7 @@ func (m machine) warned(code string) bool {
 // getVMIs runs weft get vmis.
 func getVMIs(t *testing.T, args ...string) ([]machine, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), lab.Program(t, "weft"), append([]string{"get", "vmis", "-o", "json"}, args...)...)
+	cmd := exec.CommandContext(t.Context(), program(t, "weft"), append([]string{"get", "vmis", "-o", "json"}, args...)...)
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
