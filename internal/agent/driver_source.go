@@ -144,7 +144,9 @@ func (h hands) Detach(ctx context.Context, sandboxID string) error {
 }
 
 // Nodes implements what nri asks for.
-func (h hands) Nodes(podUID string) ([]string, error) { return h.r.handover.Nodes(podUID) }
+func (h hands) Nodes(ctx context.Context, podUID string) ([]string, error) {
+	return h.r.handover.Nodes(ctx, podUID)
+}
 
 // elsewhere says that a claim of the pod is prepared for another one: the kubelet prepares a claim
 // once, and the second pod would start without its devices. It asks the caches alone.

@@ -326,6 +326,55 @@ func TestVLANLostForGood(t *testing.T) {
 	}
 }
 
+// A VF that is handed over as files has its VLAN set again as well, before a container gets them, and is
+// not given without; while its claim is freed nothing sets it any more.
+func TestVLANLostOfFiles(t *testing.T) {
+	m := newMachine(t)
+	addr := kerneltest.VFAddr(pf, 0)
+	m.ChangeFunction(addr, func(f *kernel.Function) { f.IOMMUGroup = "7" })
+	if err := errors.Join(m.Unbind(addr), m.Bind(addr, "vfio-pci")); err != nil {
+		t.Fatal(err)
+	}
+	w := newWhole(t, m)
+	claim := newClaim("c1", "p1", map[string]string{"net0": `{"vlan":1001}`}, 0)
+	claim.Status.Allocation.Devices.Results[0].Device = deviceName(0)
+	w.api.add(claim)
+	w.mustPrepare(t, claim)
+	vlan := func(want int) {
+		t.Helper()
+		if vf, err := m.VF(pf, 0); err != nil || vf.VLAN != want {
+			t.Errorf("%+v, %v", vf, err)
+		}
+	}
+	lose := func() {
+		t.Helper()
+		if err := m.SetVF(pf, 0, kernel.VFChange{VLAN: new(0)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lose()
+	if paths, err := w.handover.Nodes(t.Context(), "uid-p1"); err != nil || len(paths) != 2 {
+		t.Errorf("%q, %v", paths, err)
+	}
+	vlan(1001)
+	lose()
+	m.Fail("SetVF", syscall.EOPNOTSUPP)
+	if paths, err := w.handover.Nodes(t.Context(), "uid-p1"); !errors.Is(err, syscall.EOPNOTSUPP) {
+		t.Errorf("given %q, %v", paths, err)
+	}
+	m.Fail("SetVF", nil)
+	w.freeing = func() {
+		if paths, err := w.handover.Nodes(t.Context(), "uid-p1"); err == nil {
+			t.Errorf("while it is freed: %q", paths)
+		}
+		vlan(0)
+	}
+	if err := w.unprepare(t, claim); err != nil {
+		t.Fatal(err)
+	}
+	vlan(0)
+}
+
 // given is a claim whose VF is in the pod's sandbox s1.
 func (w *whole) given(t *testing.T) (claim *resourceapi.ResourceClaim, ns kernel.Namespace) {
 	t.Helper()

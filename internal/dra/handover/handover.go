@@ -109,7 +109,7 @@ func host() kernel.Namespace { return kernel.Namespace{} }
 // Prepared names the interfaces that a pod's devices take in it; those that keep their host's name
 // are among them. The error says why it cannot be told yet.
 func (h *Handover) Prepared(podUID string) (names []string, err error) {
-	rows, err := h.linked(podUID)
+	rows, err := h.rows(podUID, links)
 	if err != nil {
 		return nil, err
 	}
@@ -119,24 +119,29 @@ func (h *Handover) Prepared(podUID string) (names []string, err error) {
 	return names, nil
 }
 
-// Nodes are the device files that a pod's containers need.
-func (h *Handover) Nodes(podUID string) (paths []string, err error) {
-	if err := h.known(podUID); err != nil {
+// Nodes are the device files that a pod's containers need. What was set up behind them is seen to first.
+func (h *Handover) Nodes(ctx context.Context, podUID string) (paths []string, err error) {
+	rows, err := h.rows(podUID, files)
+	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
-	for _, row := range h.cfg.Store.OfPod(types.UID(podUID)) {
-		m := h.cfg.Managers[row.Manager]
-		if m == nil {
-			continue
-		}
-		for _, path := range m.Nodes(row.PreparedDevice) {
+	unlock, err := h.pods.lock(ctx, podUID) // who frees them waits, or is seen here
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if rows, err = h.still(podUID, files); err != nil {
+		return nil, err
+	}
+	if err := device.Mend(ctx, h.cfg.Managers, rows); err != nil {
+		return nil, fmt.Errorf("see to what was set up: %w", err)
+	}
+	for _, row := range rows {
+		for _, path := range h.cfg.Managers[row.Manager].Nodes(row.PreparedDevice) {
 			if !slices.Contains(paths, path) {
 				paths = append(paths, path)
 			}
 		}
-	}
-	if h.cfg.Ready != nil { // also without rows: they may be missing
-		return paths, h.cfg.Ready(types.UID(podUID))
 	}
 	return paths, nil
 }
@@ -180,7 +185,7 @@ func podName(m device.Manager, row device.Allocation) string {
 // does nothing when they are there, and leaves all of them at home when one cannot be moved.
 func (h *Handover) Attach(ctx context.Context, s Sandbox) (given []Given, err error) {
 	start := time.Now()
-	rows, err := h.linked(s.PodUID)
+	rows, err := h.rows(s.PodUID, links)
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
@@ -194,7 +199,7 @@ func (h *Handover) Attach(ctx context.Context, s Sandbox) (given []Given, err er
 		return nil, err
 	}
 	defer unlock()
-	if rows, err = h.still(s.PodUID); err != nil { // while its turn came, a claim may have been freed
+	if rows, err = h.still(s.PodUID, links); err != nil { // while its turn came, a claim may have been freed
 		return nil, err
 	}
 	if err := h.takeOver(ctx, s); err != nil {
@@ -228,8 +233,15 @@ func (h *Handover) Attach(ctx context.Context, s Sandbox) (given []Given, err er
 	return append(there, given...), nil
 }
 
-// linked are a pod's rows whose device is a link. The error says why they are not to be moved yet.
-func (h *Handover) linked(podUID string) (rows []device.Allocation, err error) {
+// What a pod has of a device.
+const (
+	links = false
+	files = true
+)
+
+// rows are a pod's rows whose device is a link, or is files. The error says why they are not to be handed
+// over yet.
+func (h *Handover) rows(podUID string, filed bool) (rows []device.Allocation, err error) {
 	if err := h.known(podUID); err != nil {
 		return nil, err
 	}
@@ -238,19 +250,19 @@ func (h *Handover) linked(podUID string) (rows []device.Allocation, err error) {
 		switch {
 		case m == nil:
 			return nil, fmt.Errorf("device %s of pool %s: there is no device manager %q", row.DeviceName, row.Pool, row.Manager)
-		case len(m.Nodes(row.PreparedDevice)) == 0:
+		case filed == (len(m.Nodes(row.PreparedDevice)) > 0):
 			rows = append(rows, row)
 		}
 	}
-	if h.cfg.Ready != nil {
+	if h.cfg.Ready != nil { // also without rows: they may be missing
 		return rows, h.cfg.Ready(types.UID(podUID))
 	}
 	return rows, nil
 }
 
-// still is linked for a pod that had rows before.
-func (h *Handover) still(podUID string) ([]device.Allocation, error) {
-	rows, err := h.linked(podUID)
+// still is rows for a pod that had some before.
+func (h *Handover) still(podUID string, filed bool) ([]device.Allocation, error) {
+	rows, err := h.rows(podUID, filed)
 	if err == nil && len(rows) == 0 {
 		err = errors.New("the pod's claimed devices were freed meanwhile")
 	}

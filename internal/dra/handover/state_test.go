@@ -41,7 +41,7 @@ func (r *rig) refused(s handover.Sandbox, want string) {
 	r.t.Helper()
 	_, attach := r.h.Attach(r.t.Context(), s)
 	_, prepared := r.h.Prepared(s.PodUID)
-	_, nodes := r.h.Nodes(s.PodUID)
+	_, nodes := r.h.Nodes(r.t.Context(), s.PodUID)
 	for _, err := range []error{attach, prepared, nodes} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			r.t.Errorf("error is %v, not %q", err, want)
@@ -158,10 +158,10 @@ func TestNodes(t *testing.T) {
 	if len(given) > 0 || len(names) > 0 || r.machine.Count("Move") > 0 {
 		t.Errorf("given are %v, names %v", given, names)
 	}
-	paths, err := r.h.Nodes("p1")
+	paths, err := r.h.Nodes(t.Context(), "p1")
 	must(t, err)
 	r.is("files", paths, []string{"/dev/vfio/vfio", "/dev/vfio/7"})
-	if paths, err := r.h.Nodes("p2"); err != nil || len(paths) > 0 {
+	if paths, err := r.h.Nodes(t.Context(), "p2"); err != nil || len(paths) > 0 {
 		t.Errorf("another pod has %v, %v", paths, err)
 	}
 }
@@ -297,7 +297,7 @@ func TestPodWithoutDevice(t *testing.T) {
 	for range 3 {
 		_, attach := r.h.Attach(t.Context(), s)
 		_, prepared := r.h.Prepared(s.PodUID)
-		_, nodes := r.h.Nodes(s.PodUID)
+		_, nodes := r.h.Nodes(t.Context(), s.PodUID)
 		must(t, errors.Join(attach, prepared, nodes))
 	}
 	if now := count(); now != before {
@@ -310,7 +310,7 @@ func TestPodWithoutDevice(t *testing.T) {
 	if _, err := r.h.Attach(t.Context(), s); !errors.Is(err, unready) {
 		t.Errorf("attach: %v", err)
 	}
-	if _, err := r.h.Nodes(s.PodUID); !errors.Is(err, unready) {
+	if _, err := r.h.Nodes(t.Context(), s.PodUID); !errors.Is(err, unready) {
 		t.Errorf("nodes: %v", err)
 	}
 }

@@ -27,7 +27,7 @@ type hands interface {
 	Attach(ctx context.Context, s handover.Sandbox) ([]handover.Given, error)
 	Detach(ctx context.Context, sandboxID string) error
 	// Nodes are the device files that a pod's containers need.
-	Nodes(podUID string) ([]string, error)
+	Nodes(ctx context.Context, podUID string) ([]string, error)
 }
 
 // Config is what a Plugin needs.
@@ -167,18 +167,21 @@ type hooks struct{ p *Plugin }
 // RunPodSandbox gives a new sandbox its devices; an error fails it.
 func (h hooks) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	p := h.p
-	return h.attach(ctx, pod, func(err error) {
+	return h.give(ctx, pod, func(err error) {
 		if err == nil { // the sandbox was refused meanwhile
 			err = p.cfg.Hands.Detach(p.life, pod.GetId())
 		}
 		p.cfg.Log.Warn("hook was too late", "pod_namespace", pod.GetNamespace(), "pod", pod.GetName(), "sandbox", pod.GetId(), "undo_error", err)
-	})
+	}, func(context.Context) error { return nil })
 }
 
-func (h hooks) attach(ctx context.Context, pod *api.PodSandbox, late func(error)) error {
+// give moves a pod's links, and then does the rest, in one hook's time.
+func (h hooks) give(ctx context.Context, pod *api.PodSandbox, late func(error), rest func(context.Context) error) error {
 	err := h.p.within(ctx, func(ctx context.Context) error {
-		_, err := h.p.cfg.Hands.Attach(ctx, sandbox(pod))
-		return err
+		if _, err := h.p.cfg.Hands.Attach(ctx, sandbox(pod)); err != nil {
+			return err
+		}
+		return rest(ctx)
 	}, late)
 	if err != nil {
 		return fmt.Errorf("give pod %s/%s its claimed devices: %w", pod.GetNamespace(), pod.GetName(), err)
@@ -223,13 +226,14 @@ func (h hooks) detach(ctx context.Context, pod *api.PodSandbox) {
 // CreateContainer adds the device files of what has no link. It also sees that the pod has its
 // devices: the runtime goes on when RunPodSandbox was late.
 func (h hooks) CreateContainer(ctx context.Context, pod *api.PodSandbox, _ *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	var paths []string
 	// What comes too late is left where it is: other containers of the pod may run.
-	if err := h.attach(ctx, pod, func(error) {}); err != nil {
-		return nil, nil, err
-	}
-	paths, err := h.p.cfg.Hands.Nodes(pod.GetUid())
+	err := h.give(ctx, pod, func(error) {}, func(ctx context.Context) (err error) {
+		paths, err = h.p.cfg.Hands.Nodes(ctx, pod.GetUid())
+		return err
+	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("give pod %s/%s its claimed devices: %w", pod.GetNamespace(), pod.GetName(), err)
+		return nil, nil, err
 	}
 	if len(paths) == 0 {
 		return nil, nil, nil

@@ -36,7 +36,7 @@ type hands struct {
 	noNode error
 }
 
-func (h *hands) Nodes(string) ([]string, error) {
+func (h *hands) Nodes(context.Context, string) ([]string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.nodes, h.noNode
