@@ -69,9 +69,6 @@ func (a *addresses) add(ip netip.Addr, s string, from address) {
 		return
 	}
 	*n++
-	if a.list == nil {
-		a.list = make([]address, 0, 4)
-	}
 	from.ip, from.as = ip, s
 	a.list = append(a.list, from)
 }
