@@ -6,6 +6,9 @@
 // on building and linking. So a package's program is built once for all its targets, and two
 // packages go side by side.
 //
+// A short run counts what it covers of this module alone: whoever counts in every package that is
+// imported, as "go test -fuzz" does and a long run here, compiles a thousand packages for it.
+//
 // Invariants: a target that is declared is run; a crash of any makes the command fail
 // after the others have run. It must not know what is fuzzed. It owns the fuzzing part
 // of the Makefile (architecture 5).
@@ -26,6 +29,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -93,9 +97,11 @@ func packages(targets []target) [][]target {
 	return all
 }
 
+// long is how long the targets of a long run are fuzzed at least.
+const long = 10 * time.Second
+
 // sideBySide is how many packages are worked at at once: a long run has all processors to itself.
 func sideBySide(each time.Duration) int {
-	const long = 10 * time.Second
 	if each >= long {
 		return 1
 	}
@@ -209,13 +215,20 @@ func outOfTime(output []byte) bool {
 		!bytes.Contains(output, []byte("Failing input written"))
 }
 
-// build makes the test program of a package as "go test -fuzz" does, and gives the package's path.
+// build makes the test program of a package, and gives the package's path.
 func (f *fuzzer) build(ctx context.Context, dir string) (program, path string, err error) {
-	if path, err = goOutput(ctx, f.root, "list", "-mod=readonly", dir); err != nil {
+	names, err := goOutput(ctx, f.root, "list", "-mod=readonly", "-f", "{{.ImportPath}} {{.Module.Path}}", dir)
+	if err != nil {
 		return "", "", err
 	}
+	path, module, _ := strings.Cut(names, " ")
+	counting := []string{"-fuzz=."}
+	if f.each < long {
+		counting = []string{"-gcflags=" + module + "/...=-d=libfuzzer"} // what -fuzz has the compiler do
+	}
 	program = filepath.Join(f.work, strings.ReplaceAll(path, "/", "-")+".test")
-	_, err = goOutput(ctx, f.root, "test", "-mod=readonly", "-buildvcs=false", "-trimpath", "-vet=off", "-fuzz", ".", "-c", "-o", program, dir)
+	_, err = goOutput(ctx, f.root, slices.Concat([]string{"test", "-mod=readonly", "-buildvcs=false", "-trimpath", "-vet=off"},
+		counting, []string{"-c", "-o", program, dir})...)
 	return program, path, err
 }
 

@@ -95,6 +95,35 @@ func TestRunReportsWhatIsNotBuilt(t *testing.T) {
 	}
 }
 
+// The testing package says of a program that counts nothing that it fuzzes blindly.
+func TestGuided(t *testing.T) {
+	const blind = "without coverage guidance"
+	dir := module(t, map[string]string{"a/a_test.go": good})
+	build := func(each time.Duration) (*fuzzer, string) {
+		f := &fuzzer{root: dir, work: t.TempDir(), cache: t.TempDir(), each: each}
+		program, path, err := f.build(t.Context(), "./a")
+		if err != nil || path != "example.com/m/a" {
+			t.Fatalf("%q, %v", path, err)
+		}
+		f.each = time.Second
+		return f, program
+	}
+	for _, each := range []time.Duration{time.Second, long} {
+		f, program := build(each)
+		out, err := f.run(t.Context(), target{"./a", "FuzzGood"}, program, "p")
+		if err != nil || !strings.Contains(string(out), "execs: ") || strings.Contains(string(out), blind) {
+			t.Errorf("fuzzed for %v: %v\n%s", each, err, out)
+		}
+	}
+	f, program := build(time.Second)
+	if _, err := goOutput(t.Context(), dir, "test", "-c", "-o", program, "./a"); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := f.run(t.Context(), target{"./a", "FuzzGood"}, program, "p"); err != nil || !strings.Contains(string(out), blind) {
+		t.Errorf("a program that counts nothing: %v\n%s", err, out)
+	}
+}
+
 func TestRunWithoutTargets(t *testing.T) {
 	if err := run(t.Context(), module(t, map[string]string{}), time.Second, &strings.Builder{}); err == nil {
 		t.Error("nothing to fuzz passed")
