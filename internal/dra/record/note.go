@@ -5,6 +5,7 @@ package record
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/weftnet/weft/internal/host/journal"
 )
@@ -12,12 +13,11 @@ import (
 // Note appends a phase to a record, unless the record says so already: what is tried again for days must
 // not make it grow.
 func Note(rec *journal.Record, p journal.Phase) error {
-	phases := rec.State().Phases
-	for i := len(phases) - 1; i >= 0; i-- {
-		if phases[i].Item != p.Item {
+	for _, last := range slices.Backward(rec.State().Phases) {
+		if last.Item != p.Item {
 			continue
 		}
-		if says(phases[i], p) {
+		if says(last, p) {
 			return nil
 		}
 		break
