@@ -175,11 +175,13 @@ func (o Options) initrd(path string, base baseImage) error {
 	return errors.Join(a.close(), w.Flush(), file.Close())
 }
 
-// arguments are QEMU's. What is turned off saves time at the boot.
+// arguments are QEMU's. What is turned off saves time at the boot. The code of a machine that is a node
+// is 500 MB once it is translated and a few pods have run; when its buffer, of tb-size MB, is full QEMU
+// throws all of it away, and translates it again.
 func (o Options) arguments(kernel, initrd string) []string {
 	args := []string{
 		"-M", "q35,sata=off,smbus=off,usb=off,hpet=off,vmport=off,i8042=off", "-cpu", "qemu64,+rdrand",
-		"-accel", "tcg,thread=multi,tb-size=256", "-smp", "2", "-m", fmt.Sprint(o.Memory),
+		"-accel", "tcg,thread=multi,tb-size=1024", "-smp", "2", "-m", fmt.Sprint(o.Memory),
 		"-nodefaults", "-no-reboot", "-display", "none",
 		"-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console", // Ctrl-C is the shell's
 		"-global", "q35-pcihost.pci-hole64-size=0",
