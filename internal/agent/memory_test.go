@@ -6,6 +6,7 @@ package agent_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -88,17 +89,7 @@ func (r *rig) burst(n int) int {
 	var asked sync.WaitGroup
 	for i := range n {
 		asked.Go(func() {
-			c, err := wire.Dial(ctx, filepath.Join(r.dir, "run", "agent.sock"))
-			if err != nil {
-				r.t.Error(err)
-				return
-			}
-			defer c.Close()
-			pod := fmt.Sprintf("pod%d", i)
-			p, err := c.Plan(ctx, wire.PlanRequest{Conf: conf, Sandbox: plan.Sandbox{
-				ContainerID: "cid-" + pod, IfName: "eth0", Netns: r.netns,
-				Args: "K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + pod + ";K8S_POD_UID=uid-" + pod,
-			}}, func(plan.Need) plan.File { return plan.File{} })
+			p, err := r.planOf(ctx, conf, fmt.Sprintf("pod%d", i))
 			if err != nil || len(p.Attachments) != 2 {
 				r.t.Error(err)
 			}
@@ -115,4 +106,70 @@ func (r *rig) burst(n int) int {
 		case <-time.After(time.Millisecond):
 		}
 	}
+}
+
+// TestLargePlans: pods that ask for as much as they may, all at once, are planned one or two at
+// a time, within the memory that the agent is given where it is installed; who asks for more is refused.
+func TestLargePlans(t *testing.T) {
+	r := newRig(t)
+	r.server.Apply(r.nad("big", r.delegate("pb", "10.2.0.7/24", "cniVersion", "1.0.0", "pad", strings.Repeat("x", mib))))
+	const pods = 12
+	for i := range pods {
+		r.server.Apply(r.pod(fmt.Sprint("pod", i), "big@n0,big@n1,big@n2"))
+	}
+	r.server.Apply(r.pod("more", strings.TrimSuffix(strings.Repeat("big,", 20), ",")))
+	p := r.startReady("GOMEMLIMIT=100MiB")
+	conf := []byte(r.stdin(nil))
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	var asked sync.WaitGroup
+	for i := range pods {
+		asked.Go(func() {
+			if p, err := r.planOf(ctx, conf, fmt.Sprint("pod", i)); err != nil || len(p.Attachments) != 4 {
+				t.Error(err)
+			}
+		})
+	}
+	_, err := r.planOf(ctx, conf, "more")
+	const want = "pod default/more: annotation k8s.v1.cni.cncf.io/networks: asks for networks whose configurations are of "
+	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "at most 4194304 are allowed") {
+		t.Errorf("answer %v", err)
+	}
+	asked.Wait()
+	most := p.highWater(t)
+	t.Logf("VmHWM %.1f MiB", float64(most)/mib)
+	if most > 110*mib {
+		t.Errorf("VmHWM is %.1f MiB, the limit is 110", float64(most)/mib)
+	}
+}
+
+// planOf asks for a pod's plan as weft-cni does.
+func (r *rig) planOf(ctx context.Context, conf []byte, pod string) (*plan.Plan, error) {
+	c, err := wire.Dial(ctx, filepath.Join(r.dir, "run", "agent.sock"))
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return c.Plan(ctx, wire.PlanRequest{Conf: conf, Sandbox: plan.Sandbox{
+		ContainerID: "cid-" + pod, IfName: "eth0", Netns: r.netns,
+		Args: "K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + pod + ";K8S_POD_UID=uid-" + pod,
+	}}, func(plan.Need) plan.File { return plan.File{} })
+}
+
+// highWater is the most memory that the agent ever had.
+func (p *process) highWater(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kib int
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			if _, err := fmt.Sscan(rest, &kib); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return kib << 10
 }

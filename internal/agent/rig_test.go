@@ -167,11 +167,12 @@ func (r *rig) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start starts the agent and waits until its planner answers.
-func (r *rig) start() *process {
+// start starts the agent, with a few environment variables.
+func (r *rig) start(env ...string) *process {
 	r.t.Helper()
 	p := &process{cmd: r.command(), log: &logstest.Buffer{}, ended: make(chan error, 1)}
 	p.cmd.Stderr = p.log
+	p.cmd.Env = append(p.cmd.Env, env...)
 	if err := p.cmd.Start(); err != nil {
 		r.t.Fatal(err)
 	}
@@ -186,9 +187,9 @@ func (r *rig) start() *process {
 	return p
 }
 
-func (r *rig) startReady() *process {
+func (r *rig) startReady(env ...string) *process {
 	r.t.Helper()
-	p := r.start()
+	p := r.start(env...)
 	r.await("the agent is ready", func() bool { return r.node().Ready })
 	return p
 }

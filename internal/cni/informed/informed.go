@@ -22,6 +22,8 @@ import (
 	"encoding/json"
 	"errors"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/weftnet/weft/internal/cni/devices"
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/plan"
@@ -66,14 +68,34 @@ type Options struct {
 	Own func(podUID string) (drawn map[string][]string, driver string)
 }
 
-// Source implements planner.Source, planner.Refresher and planner.Reporter.
+// Source implements planner.Source, planner.Sharing, planner.Refresher and planner.Reporter.
 type Source struct {
 	cluster Cluster
 	opts    Options
+	room    *semaphore.Weighted // bytes of configurations
 }
 
+// room is how many bytes of configurations are planned at once. In memory each is there about
+// four times: as it was read, decoded, edited for an attachment, and in the answer.
+const room = 2 * plan.MaxConfs
+
 // New makes a Source.
-func New(c Cluster, opts Options) *Source { return &Source{c, opts} }
+func New(c Cluster, opts Options) *Source { return &Source{c, opts, semaphore.NewWeighted(room)} }
+
+// Hold implements planner.Sharing. Room is given in the order in which it was asked for.
+func (s *Source) Hold(ctx context.Context, bytes int) error { return s.room.Acquire(ctx, int64(bytes)) }
+
+// Free implements planner.Sharing.
+func (s *Source) Free(bytes int) { s.room.Release(int64(bytes)) }
+
+// Size implements planner.Sharing.
+func (s *Source) Size(ref plan.NADRef) int {
+	n, ok := s.cluster.NAD(ref.Namespace, ref.Name)
+	if !ok {
+		return 0
+	}
+	return len(n.Config)
+}
 
 // Pod is a pod of the cache; one that is not there is read.
 func (s *Source) Pod(ctx context.Context, namespace, name string) (*plan.Pod, error) {

@@ -29,6 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var (
 	_ planner.Reporter  = (*informed.Source)(nil)
 	_ planner.Refresher = (*informed.Source)(nil)
+	_ planner.Sharing   = (*informed.Source)(nil)
 )
 
 const long = 30 * time.Second

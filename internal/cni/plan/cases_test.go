@@ -206,5 +206,19 @@ func TestLargeNAD(t *testing.T) {
 	w.nads["default/neta"] = `{"type":"pb","pad":"` + pad + `"}`
 	w.networks = strings.Repeat("neta,", 50)
 	_, err = w.make(t)
-	wantFault(t, err, fault.Config, "together")
+	wantFault(t, err, fault.Config, "pod default/pod-a: "+networks+": ", "together, at most 4194304 are allowed")
+	w.networks = "neta,neta,neta"
+	if p := mustPlan(t, w); p.ConfBytes() < 3<<20 || p.ConfBytes() > plan.MaxConfs {
+		t.Errorf("%d bytes", p.ConfBytes())
+	}
+}
+
+// TestManyNetworks: the limit of a plan leaves room for as many networks as a pod may have.
+func TestManyNetworks(t *testing.T) {
+	w := world{networks: strings.TrimSuffix(strings.Repeat("neta,", 200), ","), nads: map[string]string{
+		"default/neta": `{"type":"pb","pad":"` + strings.Repeat("x", 16<<10) + `"}`,
+	}}
+	if p := mustPlan(t, w); len(p.Attachments) != 201 {
+		t.Errorf("%d attachments", len(p.Attachments))
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/weftnet/weft/internal/cni/fault"
 )
@@ -148,20 +149,30 @@ func (p *planner) assignDevices() {
 	}
 }
 
-// maxConfs bounds all configurations of a plan together: as base64 they have to fit
-// into one message of 32 MiB with everything else.
-const maxConfs = 22 << 20
-
+// bound keeps all configurations of a plan together below MaxConfs.
 func (p *planner) bound() {
 	size := 0
 	for i := range p.slots {
-		for _, plugin := range p.slots[i].Conf.Plugins {
-			size += len(plugin.Conf)
+		size += confBytes(p.slots[i].Attachment)
+	}
+	if size > MaxConfs {
+		p.faults = append(p.faults, TooLarge(p.in, size))
+	}
+}
+
+// TooLarge is the fault of networks whose configurations are of so many bytes together, or of
+// more, each counted as often as it is attached. It names who asks for them.
+func TooLarge(in Input, size int) error {
+	object, field := strings.TrimSpace("configuration "+in.Conf.Name), ""
+	if pod := in.Pod; pod != nil {
+		object = "pod " + pod.Namespace + "/" + pod.Name
+		for _, annotation := range []string{DefaultNetworkAnnotation, NetworksAnnotation} {
+			if pod.Annotations[annotation] != "" {
+				field = "annotation " + annotation
+			}
 		}
 	}
-	if size > maxConfs {
-		p.fault("", "has configurations of %d bytes together, at most %d are allowed", size, maxConfs)
-	}
+	return fault.New(fault.Config, object, field, "asks for networks whose configurations are of %d bytes together, at most %d are allowed", size, MaxConfs)
 }
 
 // automatic is the name of the slot at a position that asks for none: net and the position;

@@ -24,6 +24,9 @@ const (
 const (
 	MaxNetworks  = selection.MaxElements
 	MaxConfBytes = 2 << 20
+	// MaxConfs bounds all configurations of a plan together, each counted as often as it is
+	// attached: several plans at once have to fit into an agent's memory.
+	MaxConfs = 4 << 20
 )
 
 // Input is everything that a plan is made from. Make reads nothing else.
@@ -125,6 +128,23 @@ type Plan struct {
 	PodUID       string          `json:"podUID,omitempty"`
 	Attachments  []Attachment    `json:"attachments"`
 	Warnings     []fault.Warning `json:"warnings,omitempty"`
+}
+
+// ConfBytes is how large its configurations are together, as MaxConfs counts them.
+func (p *Plan) ConfBytes() int {
+	size := 0
+	for i := range p.Attachments {
+		size += confBytes(&p.Attachments[i])
+	}
+	return size
+}
+
+func confBytes(a *Attachment) int {
+	size := 0
+	for i := range a.Conf.Plugins {
+		size += len(a.Conf.Plugins[i].Conf)
+	}
+	return size
 }
 
 // Attachment is one interface that one plugin chain makes.

@@ -21,6 +21,7 @@ func Explain(ctx context.Context, in plan.Input, src Source, file func(plan.Need
 		in.Files = map[plan.Need]plan.File{}
 	}
 	a := &answer{src: src, in: in}
+	defer a.free()
 	for {
 		out, err := plan.Make(a.in)
 		switch {

@@ -38,7 +38,7 @@ type Source interface {
 }
 
 // Answer answers one request; open gives the source that its conf names.
-func Answer(ctx context.Context, req wire.PlanRequest, open func(*netconf.Conf) (Source, error)) wire.Response {
+func Answer(ctx context.Context, req wire.PlanRequest, open func(*netconf.Conf) (Source, error)) (res wire.Response) {
 	conf, _, err := netconf.Parse(req.Conf) // the hands tell the conf's warnings themselves
 	if err != nil {
 		return wire.Response{Error: wire.NewError(err)}
@@ -53,7 +53,15 @@ func Answer(ctx context.Context, req wire.PlanRequest, open func(*netconf.Conf) 
 	for _, f := range req.Files {
 		a.in.Files[f.Need] = f
 	}
+	defer func() {
+		if res.Written == nil { // also when it panics
+			a.free()
+		}
+	}()
 	p, need, err := a.plan(ctx)
+	if p != nil {
+		err = a.settle(ctx, p)
+	}
 	switch {
 	case err != nil:
 		answer := wire.NewError(err, a.hints()...)
@@ -63,7 +71,7 @@ func Answer(ctx context.Context, req wire.PlanRequest, open func(*netconf.Conf) 
 		a.tellWarnings(p.Warnings)
 		p.Warnings = append(p.Warnings, src.Warnings()...)
 		_, reports := src.(Reporter)
-		return wire.Response{Plan: p, Report: reports && p.PodName != "", Handover: len(a.in.Reserved) > 0}
+		return wire.Response{Plan: p, Report: reports && p.PodName != "", Handover: len(a.in.Reserved) > 0, Written: a.free}
 	}
 	return wire.Response{Need: need}
 }
@@ -80,6 +88,8 @@ type answer struct {
 	in      plan.Input
 	missing bool // an object that the plan names is not there
 	noNAD   bool // and it is a NAD
+	bytes   int  // of the NADs
+	held    int  // bytes of a Sharing source's room
 }
 
 // plan makes the plan, or says which files it needs.
@@ -155,6 +165,9 @@ func (a *answer) pod(ctx context.Context) (*plan.Pod, error) {
 
 // resolve gets the objects that out lacks.
 func (a *answer) resolve(ctx context.Context, out plan.Output) error {
+	if err := a.expect(ctx, out.NeedNADs); err != nil {
+		return err
+	}
 	for _, ref := range out.NeedNADs {
 		if _, have := a.in.NADs[ref]; have {
 			return fault.New(fault.Internal, "plan", "", "asks for NetworkAttachmentDefinition %s/%s again", ref.Namespace, ref.Name)
@@ -164,6 +177,10 @@ func (a *answer) resolve(ctx context.Context, out plan.Output) error {
 			return err
 		}
 		a.in.NADs[ref] = nad
+		a.bytes += len(nad.Config)
+		if err := a.room(ctx, a.bytes); err != nil {
+			return err
+		}
 		a.noNAD = a.noNAD || !nad.Found
 		a.missing = a.missing || a.noNAD
 	}

@@ -40,7 +40,11 @@ func Serve(r io.Reader, w io.Writer, answer func(Request) Response) error {
 			return fmt.Errorf("serve planner: %w", err)
 		}
 		res := respond(req, err, answer)
-		if werr := write(w, res); werr != nil {
+		werr := write(w, res)
+		if res.Written != nil {
+			res.Written()
+		}
+		if werr != nil {
 			return fmt.Errorf("serve planner: %w", werr)
 		}
 		if errors.Is(err, ErrTooLarge) {
@@ -94,7 +98,7 @@ func guard(req Request, answer func(Request) Response) (res Response) {
 
 // write sends res, or says why it cannot be sent.
 func write(w io.Writer, res Response) error {
-	err := Write(w, res)
+	err := writeResponse(w, res)
 	if errors.Is(err, ErrTooLarge) {
 		return Write(w, Response{Version: res.Version, RequestID: res.RequestID, Error: &Error{
 			Code: uint(fault.Config), Msg: "planner answer: " + ErrTooLarge.Error(),

@@ -96,6 +96,8 @@ type Response struct {
 	Need     []plan.Need `json:"need,omitempty"`
 	Done     bool        `json:"done,omitempty"` // the devices are there; the report has arrived where users look
 	Error    *Error      `json:"error,omitempty"`
+	// Written is called once the answer was written, or could not be.
+	Written func() `json:"-"`
 }
 
 // Error is a CNI error on the wire.
