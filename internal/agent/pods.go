@@ -30,6 +30,12 @@ func (p pods) Status(pod planner.PodRef) (known planner.PodRef, annotation strin
 	return known, row.Annotations[plan.StatusAnnotation], true
 }
 
+// Deleting implements reconcile.Pods.
+func (p pods) Deleting(pod planner.PodRef) bool {
+	row, ok := p.cluster.Pod(pod.Namespace, pod.Name)
+	return ok && row.Deleting
+}
+
 // Annotate implements reconcile.Pods.
 func (p pods) Annotate(ctx context.Context, pod planner.PodRef, annotation string, value func(old string) string) error {
 	err := p.cluster.Annotate(ctx, informers.Ref(pod), annotation, value)

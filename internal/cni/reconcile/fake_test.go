@@ -31,6 +31,7 @@ type pod struct {
 	uid        string
 	annotation string
 	terminal   bool
+	deleting   bool
 }
 
 // cluster is an API server, a cache of it and the client's patch, with switches.
@@ -63,6 +64,12 @@ func (c *cluster) Status(ref planner.PodRef) (planner.PodRef, string, bool) {
 	}
 	ref.UID = p.uid
 	return ref, p.annotation, true
+}
+
+func (c *cluster) Deleting(ref planner.PodRef) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cache[ref.Name].deleting
 }
 
 func (c *cluster) Annotate(ctx context.Context, ref planner.PodRef, _ string, value func(string) string) error {
@@ -234,6 +241,7 @@ type records struct {
 	all    map[journal.Key]*observe.Sandbox
 	notify func(string)
 	blind  error // Refresh says
+	broken []observe.Unreadable
 }
 
 func newRecords() *records { return &records{all: map[journal.Key]*observe.Sandbox{}} }
@@ -268,6 +276,28 @@ func (r *records) put(s *observe.Sandbox) {
 	r.notify(s.PodUID)
 }
 
+func (r *records) Unreadable() []observe.Unreadable {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.broken)
+}
+
+// spoil makes a record unreadable.
+func (r *records) spoil(s *observe.Sandbox) {
+	r.mu.Lock()
+	delete(r.all, s.Key)
+	r.broken = append(r.broken, observe.Unreadable{Key: s.Key, Err: errors.New("torn")})
+	r.mu.Unlock()
+	r.notify(s.PodUID)
+}
+
+// lose takes away what is unreadable; nobody is told whose it was.
+func (r *records) lose() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.broken = nil
+}
+
 func (r *records) drop(s *observe.Sandbox) {
 	r.mu.Lock()
 	delete(r.all, s.Key)
@@ -275,14 +305,15 @@ func (r *records) drop(s *observe.Sandbox) {
 	r.notify(s.PodUID)
 }
 
-// sandbox is one whose attachments are made, and whose ADD is not over; the address tells it from others.
-func sandbox(id, name, uid, address string) *observe.Sandbox {
+// sandbox is one whose attachments are made, and whose ADD is not over; the address tells it from others;
+// more are networks beyond the usual two.
+func sandbox(id, name, uid, address string, more ...string) *observe.Sandbox {
 	s := &observe.Sandbox{
 		Sandbox:      &record.Sandbox{Key: journal.Key(id + "-eth0")},
 		PodNamespace: "default", PodName: name, PodUID: uid, Begun: time.Now(),
 	}
 	s.Body.Sandbox = plan.Sandbox{ContainerID: id, IfName: "eth0"}
-	for i, network := range []string{"defnet", "default/neta"} {
+	for i, network := range append([]string{"defnet", "default/neta"}, more...) {
 		ifName := fmt.Sprint("eth", i)
 		s.Attachments = append(s.Attachments, record.Attachment{
 			Attachment: plan.Attachment{Network: network, IfName: ifName, Default: i == 0, Conf: netconf.Network{CNIVersion: "1.0.0"}},
@@ -306,6 +337,13 @@ func finished(s *observe.Sandbox) *observe.Sandbox {
 func undone(s *observe.Sandbox) *observe.Sandbox {
 	next := *finished(s)
 	next.Finished, next.Undoing = false, true
+	return &next
+}
+
+// dead is the same after a reboot.
+func dead(s *observe.Sandbox) *observe.Sandbox {
+	next := *finished(s)
+	next.Dead = true
 	return &next
 }
 

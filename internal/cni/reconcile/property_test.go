@@ -29,6 +29,7 @@ type model struct {
 	lives  map[string][]*observe.Sandbox
 	others map[string][]string // entries of others by pod
 	grace  int                 // writes that landed although the client was told otherwise
+	blind  map[string]bool     // pods of which entries may be left: who remembered them ended, or the pod seemed to
 }
 
 // TestProperty: whatever order records and pods appear and vanish in, whatever other
@@ -38,7 +39,7 @@ func TestProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var broke any // rapid ends a check by a panic, which must not end the bubble's goroutine
 		synctest.Test(t, func(t *testing.T) {
-			m := &model{rig: newRig(t), rt: rt, lives: map[string][]*observe.Sandbox{}, others: map[string][]string{}}
+			m := &model{rig: newRig(t), rt: rt, lives: map[string][]*observe.Sandbox{}, others: map[string][]string{}, blind: map[string]bool{}}
 			m.stop = m.run()
 			defer func() { m.stop() }()
 			defer func() { broke = recover() }()
@@ -62,7 +63,8 @@ func (m *model) step() {
 		m.n++
 		m.causes++ // when it is over
 		m.pass(time.Millisecond)
-		s := sandbox(fmt.Sprint("c", m.n), name, "uid-"+name, fmt.Sprintf("10.0.0.%d/24", m.n))
+		s := sandbox(fmt.Sprint("c", m.n), name, "uid-"+name, fmt.Sprintf("10.0.0.%d/24", m.n),
+			rapid.SampledFrom([][]string{nil, {"default/netb"}, {"default/netc", "default/netb"}}).Draw(m.rt, "networks")...)
 		m.lives[name] = append(lives, s)
 		m.put(s)
 	case 2, 3: // its ADD reports
@@ -91,12 +93,13 @@ func (m *model) step() {
 		m.set(name, func(p *pod) { p.uid = "uid-" + name })
 	case 9: // it ends, or not
 		m.causes++
+		m.blind[name] = true
 		if _, ok := m.known(name); ok {
 			m.set(name, func(p *pod) { p.terminal = !p.terminal })
 		}
 	case 10: // it goes, with what was written to it
 		m.remove(name)
-		m.others[name] = nil
+		m.others[name], m.blind[name] = nil, true
 	case 11: // another writer adds an entry, as it should
 		m.otherAdds(name)
 	case 12: // another writer drops all that is not its own
@@ -113,6 +116,7 @@ func (m *model) step() {
 	case 16: // the agent is replaced; what it remembered is lost, and its cache is new
 		m.stop()
 		m.lag(false)
+		m.blind["a"], m.blind["b"] = true, true
 		m.anew()
 		m.stop = m.run()
 	}
@@ -175,11 +179,12 @@ func (m *model) rest() {
 	m.pass(150 * time.Second) // longer than any rest; resync, which would mend the rest, comes every 5 minutes
 	for name, p := range m.api {
 		lives := m.lives[name]
+		m.nothingStale(name, p.annotation)
 		if p.terminal || len(lives) == 0 || !lives[len(lives)-1].Finished {
 			continue
 		}
 		s := lives[len(lives)-1]
-		status, err := m.status(s)
+		status, err := m.status(s, nil)
 		if err != nil {
 			m.rt.Fatal(err)
 		}
@@ -200,6 +205,25 @@ func (m *model) rest() {
 	}
 	if n, _ := m.Lag(); n != 0 {
 		m.rt.Fatalf("%d pods wait at rest", n)
+	}
+}
+
+// nothingStale: every entry is of a sandbox that is there, or another's.
+func (m *model) nothingStale(name, annotation string) {
+	if m.blind[name] || annotation == "" {
+		return
+	}
+	ours := map[any]bool{}
+	for _, s := range m.lives[name] {
+		for i := range s.Attachments {
+			ours[s.Attachments[i].Network] = true
+		}
+	}
+	for _, e := range parsed(m.t, annotation) {
+		network := e.(map[string]any)["name"]
+		if !ours[network] && !strings.HasPrefix(network.(string), "x/") {
+			m.rt.Fatalf("network-status of %s has %v, sandboxes have %v", name, e, ours)
+		}
 	}
 }
 

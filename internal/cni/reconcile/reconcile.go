@@ -12,9 +12,11 @@
 //
 // Invariants:
 //   - Nothing is written for a pod that is not cached, is another one of the name, or is
-//     terminal, nor while its newest sandbox is half done; records of an earlier boot count
-//     for nothing.
-//   - Entries of other writers are kept (internal/cni/planner/report).
+//     terminal, nor while its newest sandbox is half done; a sandbox of an earlier boot is gone.
+//   - Entries of other writers are kept (internal/cni/planner/report). Those of the pod's
+//     earlier sandboxes are no other writer's: they are remembered until they are out, and
+//     are taken out at once when no sandbox is left, since a later agent remembers nothing.
+//     A record that cannot be read may be of a sandbox that lives: its entries stay.
 //   - One ADD is one write: what was written is remembered until the cache shows it or
 //     something else, so that a cache that is behind causes no second write.
 //   - One pod is in work at a time, several pods at once; a write that fails is tried again,
@@ -86,6 +88,8 @@ type Pods interface {
 	// as the API knows it: of a static pod the runtime has another UID. ok is false for a
 	// pod that is not cached, is another one of that name, or has ended.
 	Status(pod planner.PodRef) (known planner.PodRef, annotation string, ok bool)
+	// Deleting says whether a pod is being deleted: it gets no other sandbox.
+	Deleting(pod planner.PodRef) bool
 	// Annotate is planner.Reporter's, with the errors above.
 	Annotate(ctx context.Context, pod planner.PodRef, annotation string, value func(old string) string) error
 	// Tell is planner.Reporter's.
@@ -96,6 +100,7 @@ type Pods interface {
 type Records interface {
 	ByPod(uid string) []*observe.Sandbox // the oldest first
 	Sandboxes() []*observe.Sandbox
+	Unreadable() []observe.Unreadable
 	Refresh(ctx context.Context, key journal.Key) (*observe.Sandbox, error)
 	Notify(f func(podUID string))
 }
@@ -164,7 +169,7 @@ func (r *Reconciler) Changed(uid string) { r.queue.add(uid, false) }
 
 // Pod says that a pod changed, appeared or went as the API knows it.
 func (r *Reconciler) Pod(pod planner.PodRef) {
-	if len(r.records.ByPod(pod.UID)) > 0 {
+	if len(r.records.ByPod(pod.UID)) > 0 || r.keeps(pod.UID) {
 		r.Changed(pod.UID)
 		return
 	}
@@ -199,30 +204,35 @@ func (r *Reconciler) resync() {
 
 // work makes one pod's status right, or says when to try again.
 func (r *Reconciler) work(ctx context.Context, uid string) verdict {
-	s := newest(r.records.ByPod(uid))
-	if s == nil {
-		r.forget(uid)
-		return verdict{}
-	}
-	if !r.complete(s) {
+	all := r.records.ByPod(uid)
+	s := newest(all)
+	ref, gone := r.earlier(uid, s, all)
+	switch {
+	case s == nil:
+		r.release(uid)
+	case !r.complete(s):
 		return verdict{} // a change of the record comes
 	}
-	pod, annotation, ok := r.pods.Status(refOf(s))
-	if !ok {
+	pod, annotation, ok := r.pods.Status(ref)
+	switch {
+	case s == nil && (len(gone) == 0 || !ok || r.pods.Deleting(pod)):
+		r.forget(uid)
+		return verdict{}
+	case !ok:
 		return verdict{} // when it comes, it is a change of the pod
 	}
-	status, err := r.status(s)
+	status, err := r.status(s, gone)
 	if err != nil {
-		return r.failed(s, err)
+		return r.failed(ref, s, err)
 	}
 	shown, unseen := r.believed(uid, annotation)
 	if status.In(shown) {
-		r.settle(s)
+		r.settle(uid, s, unseen == 0)
 		return verdict{recheck: unseen}
 	}
 	says := status.Merge("")
 	if rest := r.rests(uid, says); rest > 0 {
-		v := r.failed(s, errContested)
+		v := r.failed(ref, s, errContested)
 		v.after = rest
 		return v
 	}
@@ -230,9 +240,9 @@ func (r *Reconciler) work(ctx context.Context, uid string) verdict {
 		if errors.Is(err, ErrGone) || ctx.Err() != nil {
 			return verdict{} // the cache will say so; or the next agent will do it
 		}
-		return r.failed(s, err)
+		return r.failed(ref, s, err)
 	}
-	r.settle(s)
+	r.settle(uid, s, false)
 	return verdict{recheck: behindFor}
 }
 
@@ -264,10 +274,10 @@ func (r *Reconciler) write(ctx context.Context, uid string, pod planner.PodRef, 
 }
 
 // failed tells a fault, once for a pod as long as it lasts, and has the pod tried again.
-func (r *Reconciler) failed(s *observe.Sandbox, err error) verdict {
-	if r.isNews(s.PodUID, err) {
+func (r *Reconciler) failed(pod planner.PodRef, s *observe.Sandbox, err error) verdict {
+	if r.isNews(pod.UID, err) {
 		r.log.Warn("network-status is not right, tried again",
-			"pod", s.PodNamespace+"/"+s.PodName, "container_id", s.Body.Sandbox.ContainerID, "error", err)
+			"pod", pod.Namespace+"/"+pod.Name, "container_id", containerOf(s), "error", err)
 	}
 	var asked time.Duration
 	if after, ok := errors.AsType[interface {
@@ -293,8 +303,20 @@ func refOf(s *observe.Sandbox) planner.PodRef {
 	return planner.PodRef{Namespace: s.PodNamespace, Name: s.PodName, UID: s.PodUID}
 }
 
-// status computes what a sandbox's record says. It reads the device-info files.
-func (r *Reconciler) status(s *observe.Sandbox) (*report.Status, error) {
+// containerOf is the sandbox's name at the runtime, "" = there is none.
+func containerOf(s *observe.Sandbox) string {
+	if s == nil {
+		return ""
+	}
+	return s.Body.Sandbox.ContainerID
+}
+
+// status computes what a sandbox's record says, where earlier ones had such entries; nil = there
+// is no sandbox. It reads the device-info files.
+func (r *Reconciler) status(s *observe.Sandbox, gone []report.Name) (*report.Status, error) {
+	if s == nil {
+		return report.Withdrawn(gone), nil
+	}
 	conf := &netconf.Conf{DeviceInfoDir: r.opts.DeviceInfoDir}
 	made := make([]wire.ReportAttachment, 0, len(s.Attachments))
 	var former []wire.ReportAttachment
@@ -316,5 +338,9 @@ func (r *Reconciler) status(s *observe.Sandbox) (*report.Status, error) {
 			Result: a.Result, DeviceInfo: info,
 		})
 	}
-	return report.StatusOf(made, former...)
+	status, err := report.StatusOf(made, former...)
+	if err != nil {
+		return nil, err
+	}
+	return status.Without(gone), nil
 }

@@ -7,9 +7,13 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/weftnet/weft/internal/cni/observe"
+	"github.com/weftnet/weft/internal/cni/planner"
+	"github.com/weftnet/weft/internal/cni/planner/report"
+	"github.com/weftnet/weft/internal/cni/wire"
 	"github.com/weftnet/weft/internal/host/journal"
 )
 
@@ -29,6 +33,8 @@ type state struct {
 	put      put
 	fault    string // what was told last, "" = all is well
 	waiters  []*waiter
+	pod      planner.PodRef
+	had      map[report.Name]string // the entries of its sandboxes, and whose they were last (container ID)
 }
 
 // life is one record, and not a later one of its key.
@@ -126,13 +132,72 @@ func (r *Reconciler) unexpect(uid string, w *waiter) {
 	}
 }
 
-// settle says that the status of a sandbox is right, to those who wait for it or for an
-// earlier one of the pod.
-func (r *Reconciler) settle(s *observe.Sandbox) {
+// keeps says whether something is kept of a pod.
+func (r *Reconciler) keeps(uid string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	st := r.of(s.PodUID)
+	return r.state[uid] != nil
+}
+
+// earlier notes what entries a pod's sandboxes have, and gives the pod, and those entries that are
+// of other sandboxes than its newest: of records that are left, and of those that were seen.
+func (r *Reconciler) earlier(uid string, newest *observe.Sandbox, all []*observe.Sandbox) (planner.PodRef, []report.Name) {
+	names := make([][]report.Name, len(all))
+	for i, s := range all {
+		names[i] = namesOf(s)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(all) == 0 && r.state[uid] == nil {
+		return planner.PodRef{}, nil
+	}
+	st := r.of(uid)
+	if st.had == nil {
+		st.had = map[report.Name]string{}
+	}
+	for i, s := range all {
+		st.pod = refOf(s)
+		for _, name := range names[i] {
+			st.had[name] = containerOf(s)
+		}
+	}
+	for _, u := range r.records.Unreadable() {
+		maps.DeleteFunc(st.had, func(_ report.Name, container string) bool { return strings.HasPrefix(string(u.Key), container+"-") })
+	}
+	var gone []report.Name
+	for name, container := range st.had {
+		if newest == nil || container != containerOf(newest) {
+			gone = append(gone, name)
+		}
+	}
+	return st.pod, gone
+}
+
+func namesOf(s *observe.Sandbox) []report.Name {
+	var made []wire.ReportAttachment
+	for i := range s.Attachments {
+		a := &s.Attachments[i]
+		made = append(made, wire.ReportAttachment{Network: a.Network, IfName: a.IfName, CNIVersion: a.Conf.CNIVersion, Result: a.Result})
+	}
+	return report.NamesOf(made)
+}
+
+// settle says that the status of a sandbox is right, to those who wait for it or for an
+// earlier one of the pod. shown: the cache has it, so nothing of earlier ones is left.
+func (r *Reconciler) settle(uid string, s *observe.Sandbox, shown bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := r.of(uid)
 	st.fault = ""
+	if shown {
+		maps.DeleteFunc(st.had, func(_ report.Name, container string) bool { return s == nil || container != containerOf(s) })
+	}
+	if s == nil {
+		if shown {
+			delete(r.state, uid)
+		}
+		return
+	}
 	st.waiters = slices.DeleteFunc(st.waiters, func(w *waiter) bool {
 		over := !w.life.begun.After(s.Begun)
 		if over {
@@ -142,16 +207,23 @@ func (r *Reconciler) settle(s *observe.Sandbox) {
 	})
 }
 
-// forget drops what is kept of a pod without records. Nothing is to be waited for any more.
-func (r *Reconciler) forget(uid string) {
+// release ends the waiting for a pod that has no sandbox.
+func (r *Reconciler) release(uid string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if st := r.state[uid]; st != nil {
 		for _, w := range st.waiters {
 			close(w.done)
 		}
-		delete(r.state, uid)
+		st.waiters = nil
 	}
+}
+
+// forget drops what is kept of a pod.
+func (r *Reconciler) forget(uid string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.state, uid)
 }
 
 // believed is what the pod's annotation is, as far as it is known: what was written, as long
@@ -225,11 +297,13 @@ type State struct {
 
 // State says how it is with the status of a pod that records know by this UID.
 func (r *Reconciler) State(uid string) State {
-	s := newest(r.records.ByPod(uid))
+	all := r.records.ByPod(uid)
+	s := newest(all)
 	if s == nil || !r.complete(s) {
 		return State{}
 	}
-	status, err := r.status(s)
+	_, gone := r.earlier(uid, s, all)
+	status, err := r.status(s, gone)
 	if err != nil {
 		return State{Fault: err.Error()}
 	}

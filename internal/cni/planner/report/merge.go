@@ -20,6 +20,28 @@ import (
 type Status struct {
 	own                  []netstatus.Entry
 	networks, interfaces map[string]bool
+	gone                 map[Name]bool
+	silent               bool // there is no sandbox: an annotation without such entries is right, whatever else it is
+}
+
+// Name is by what an entry of an earlier sandbox is known again.
+type Name struct{ Network, Interface string }
+
+// NamesOf names the entries that attachments have, and those that they had if their results
+// cannot be read.
+func NamesOf(made []wire.ReportAttachment) []Name {
+	var names []Name
+	for _, a := range made {
+		names = append(names, Name{a.Network, a.IfName})
+		own, err := entries([]wire.ReportAttachment{a})
+		if err != nil {
+			continue
+		}
+		for _, e := range own {
+			names = append(names, Name{e.Name, e.Interface})
+		}
+	}
+	return names
 }
 
 // StatusOf makes the status of the attachments that were made, in plan order. Of former ones,
@@ -35,6 +57,26 @@ func StatusOf(made []wire.ReportAttachment, former ...wire.ReportAttachment) (*S
 		s.networks[a.Network], s.interfaces[a.IfName] = true, true
 	}
 	return s, nil
+}
+
+// Withdrawn is the status of a pod that has no sandbox: it has no entries, and what is left
+// of earlier ones goes out.
+func Withdrawn(gone []Name) *Status {
+	s := statusOf(nil, nil).Without(gone)
+	s.silent = true
+	return s
+}
+
+// Without is the same of a pod whose earlier sandboxes had these entries, which are not
+// another writer's. Unlike a network or interface that this ADD has, such an entry goes by both its
+// names: either of them may be another writer's by now.
+func (s *Status) Without(gone []Name) *Status {
+	next := *s
+	next.gone = make(map[Name]bool, len(gone))
+	for _, name := range gone {
+		next.gone[name] = true
+	}
+	return &next
 }
 
 func statusOf(made []wire.ReportAttachment, own []netstatus.Entry) *Status {
@@ -82,6 +124,9 @@ func (s *Status) Merge(old string) string {
 // order of keys, and where the entries of others stand do not matter.
 func (s *Status) In(annotation string) bool {
 	replaced, _, whole := s.split(annotation)
+	if s.silent {
+		return len(replaced) == 0
+	}
 	if !whole || len(replaced) != len(s.own) {
 		return false
 	}
@@ -110,7 +155,7 @@ func (s *Status) split(annotation string) (replaced, others []json.RawMessage, w
 		switch {
 		case json.Unmarshal(raw, &e) != nil || e.Name == "":
 			whole = false
-		case s.networks[e.Name] || s.interfaces[e.Interface]:
+		case s.networks[e.Name] || s.interfaces[e.Interface] || s.gone[Name{e.Name, e.Interface}]:
 			replaced = append(replaced, raw)
 		default:
 			others = append(others, raw)

@@ -203,6 +203,45 @@ func TestStatusIn(t *testing.T) {
 	}
 }
 
+// TestStatusOfEarlierSandboxes: their entries go, by both names; with no sandbox nothing else is
+// touched.
+func TestStatusOfEarlierSandboxes(t *testing.T) {
+	attached := []wire.ReportAttachment{
+		{Network: "default/netb", IfName: "net2", CNIVersion: "1.0.0", Result: []byte(`{"cniVersion":"1.0.0","interfaces":[{"name":"in0","sandbox":"/n"},{"name":"in1","sandbox":"/n"}]}`)},
+		{Network: "default/netc", IfName: "net3", CNIVersion: "1.0.0", Result: []byte("nonsense")},
+	}
+	gone := NamesOf(attached)
+	want := []Name{{"default/netb", "net2"}, {"default/netb", "in0"}, {"default/netb", "in1"}, {"default/netc", "net3"}}
+	if d := cmp.Diff(want, gone); d != "" {
+		t.Fatal(d)
+	}
+	own, err := StatusOf([]wire.ReportAttachment{{Network: "default/neta", IfName: "net1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const neta, old = `{"name":"default/neta"}`, `{"name":"default/netb","interface":"in1"},{"name":"default/netc","interface":"net3"}`
+	const others = `{"name":"default/netb","interface":"hot0"},{"name":"x/hot","interface":"in1"}`
+	for name, c := range map[string]struct {
+		status    *Status
+		old, want string
+	}{
+		"a later sandbox":          {own.Without(gone), "[" + old + "," + others + "]", "[" + neta + "," + others + "]"},
+		"none":                     {Withdrawn(gone), "[" + old + "," + others + "]", "[" + others + "]"},
+		"none, and none but those": {Withdrawn(gone), "[" + old + "]", "[]"},
+		"none, nothing to do":      {Withdrawn(gone), "[" + others + ",7]", "[" + others + ",7]"},
+		"none, no annotation":      {Withdrawn(gone), "", ""},
+		"none, nonsense":           {Withdrawn(gone), "[{", "[{"},
+	} {
+		got := c.status.Merge(c.old)
+		if d := cmp.Diff(decoded([]byte(c.want)), decoded([]byte(got))); d != "" || c.want == c.old && got != c.old {
+			t.Errorf("%s: got %s: %s", name, got, d)
+		}
+		if !c.status.In(got) || c.status.In(c.old) != (c.old == got) {
+			t.Errorf("%s: in %s: %v, in the old value: %v", name, got, c.status.In(got), c.status.In(c.old))
+		}
+	}
+}
+
 // FuzzMerge: whatever stands in the annotation, a merge says what it should, keeps what is
 // another's, and is at rest.
 func FuzzMerge(f *testing.F) {
