@@ -5,7 +5,7 @@
 // weft-cni and weft-planner, of which a node starts several for every pod. What such a
 // process costs is mostly the pages that it touches first and the threads that it starts.
 //
-// It owns the stack and the collector of the calling process (what must be done before main is in
+// It owns the collector of the calling process (what must be done before main is in
 // internal/host/brief/start), and ways to open files and to wait that
 // leave the runtime's poller out: the first file or timer that needs the poller costs a
 // thread, which then takes part in every system call that waits. It knows nothing else of
@@ -20,20 +20,10 @@ import (
 	"syscall"
 )
 
-// stack is what the main goroutine will need at its deepest, in bytes. Growing there in
-// steps copies the stack five times and touches twice its pages.
-const stack = 24 << 10
-
-// Process is called first in main.
+// Process is called first in main. It has the collector work as by default: GOGC and GOMEMLIMIT in the
+// environment are meant for the container runtime, and inherited they would have a process of a few
+// megabytes do nothing but collect. Without them nothing is to be done, which costs least.
 func Process() {
-	grow(1)
-	collectAsMade()
-}
-
-// collectAsMade has the collector work as by default. GOGC and GOMEMLIMIT in the environment are
-// meant for the container runtime: inherited, they would have a process of a few megabytes do
-// nothing but collect. Without them nothing is to be done, which costs least.
-func collectAsMade() {
 	for _, name := range []string{"GOGC", "GOMEMLIMIT"} {
 		if _, set := syscall.Getenv(name); set {
 			debug.SetGCPercent(100)
@@ -41,11 +31,4 @@ func collectAsMade() {
 			return
 		}
 	}
-}
-
-//go:noinline
-func grow(i int) byte {
-	var b [stack]byte
-	b[i] = 1
-	return b[i/2]
 }

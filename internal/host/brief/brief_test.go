@@ -4,10 +4,19 @@
 package brief_test
 
 import (
+	"runtime/debug"
 	"testing"
 
 	"github.com/weftnet/weft/internal/host/brief"
 )
 
-// TestProcess: what is done for the stack alone changes nothing that can be seen.
-func TestProcess(*testing.T) { brief.Process() }
+// TestProcess: the collector works as by default, whatever the environment says. (In programs:
+// TestEnvironmentDoesNotSlowPrograms.)
+func TestProcess(t *testing.T) {
+	t.Setenv("GOGC", "7")
+	defer debug.SetGCPercent(debug.SetGCPercent(7))
+	brief.Process()
+	if percent := debug.SetGCPercent(100); percent != 100 {
+		t.Errorf("the collector works at %d percent", percent)
+	}
+}
