@@ -69,7 +69,7 @@ func (s *session) offer(node string, pools []v2alpha1.DevicePool) {
 // serve registers the driver and offers devices as the spec in force says, until ctx ends.
 func (d *Driver) serve(ctx context.Context) {
 	all := sessions{}
-	defer all.end(func(string) bool { return true })
+	defer all.end(func(string) bool { return true }) // what is offered stays for the next process
 	for {
 		changed := d.cfg.Store.Changed()
 		d.configureKinds()
@@ -90,14 +90,16 @@ func (d *Driver) serve(ctx context.Context) {
 // sessions are the registrations that there are, by driver.
 type sessions map[string]*session
 
-// end ends those that are chosen.
-func (all sessions) end(chosen func(driver string) bool) {
+// end ends those that are chosen, and names them.
+func (all sessions) end(chosen func(driver string) bool) (ended []string) {
 	for name, s := range all {
 		if chosen(name) {
 			s.end()
 			delete(all, name)
+			ended = append(ended, name)
 		}
 	}
+	return ended
 }
 
 // arrange has one registration offer devices, that of the spec in force, and keeps one without
@@ -116,7 +118,9 @@ func (d *Driver) arrange(ctx context.Context, all sessions) {
 		front = slices.Min(slices.Collect(maps.Keys(needed)))
 	}
 	d.setFront(front)
-	all.end(func(name string) bool { return name != front && !needed[name] })
+	for _, name := range all.end(func(name string) bool { return name != front && !needed[name] }) {
+		d.withdraw(ctx, name)
+	}
 	d.keepRegistered(ctx, all, needed, front, spec)
 	if spec != nil && (all[front] == nil || all[front].id != identityOf(spec)) {
 		all[front].end()
