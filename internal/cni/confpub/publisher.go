@@ -8,7 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -63,6 +65,8 @@ type Publisher struct {
 	since    time.Time
 	restored time.Time         // the last restoring
 	pause    time.Duration     // before the next
+	failed   error             // of the last write, nil = it was made
+	retryAt  time.Time         // when it is tried again
 	told     map[string]string // the last text of each kind of fault
 }
 
@@ -275,9 +279,15 @@ func (p *Publisher) publish(s seen, now time.Time, st *Status) (wait time.Durati
 			return wait, errors.New("another tool keeps changing it")
 		}
 	}
-	if err := replace.File(p.opts.path(), confMode, bytes.NewReader(want)); err != nil {
-		return p.times.retry, fmt.Errorf("publish: %w", err)
+	// Its own temporary file has the disk looked at again at once.
+	if wait := p.retryAt.Sub(now); p.failed != nil && wait > 0 {
+		return min(wait, p.times.retry), p.failed
 	}
+	if err := replace.File(p.opts.path(), confMode, bytes.NewReader(want)); err != nil {
+		p.failed, p.retryAt = fmt.Errorf("publish: %w", nameless(err)), now.Add(p.times.retry)
+		return p.times.retry, p.failed
+	}
+	p.failed = nil
 	p.last, st.Published = want, true
 	if !foreign {
 		p.log.Info("published the cni conf", "primary", p.current, "bytes", len(want))
@@ -285,6 +295,18 @@ func (p *Publisher) publish(s seen, now time.Time, st *Status) (wait time.Durati
 	}
 	p.restoredOnce(s, now, st)
 	return 0, nil
+}
+
+// nameless is a fault of the temporary file without the file's name, which is another each time:
+// the same fault is told once.
+func nameless(err error) error {
+	if e, ok := errors.AsType[*os.LinkError](err); ok {
+		return fmt.Errorf("%s: %w", e.Op, e.Err)
+	}
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return fmt.Errorf("%s: %w", e.Op, e.Err)
+	}
+	return err
 }
 
 // restoredOnce counts a restoring and sets how long the next one has to wait: two that

@@ -413,6 +413,38 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// A write that fails is tried again after a pause, however often the directory's own events,
+// those of the failed write's temporary file among them, have the disk looked at.
+func TestPauseAfterAFailedWrite(t *testing.T) {
+	n := newNode(t)
+	n.write("10-a.conflist", confA)
+	n.must(os.Mkdir(n.at("00-weft.conflist"), 0o755)) // no file can be renamed to it
+	n.pub.Allow()
+	long := time.Unix(1, 0)
+	tries := 0
+	for range 40 { // 10 s
+		n.must(os.Chtimes(n.dir, long, long))
+		if st := n.pass(250 * time.Millisecond); st.Err == nil || st.Published {
+			t.Fatalf("status %+v", st)
+		}
+		info, err := os.Stat(n.dir)
+		if n.must(err); !info.ModTime().Equal(long) {
+			tries++
+		}
+	}
+	if tries != 10 {
+		t.Errorf("%d tries in 10 s", tries)
+	}
+	if lines := strings.Count(n.log.String(), "has a fault"); lines != 1 {
+		t.Errorf("told %d times: %s", lines, &n.log)
+	}
+	n.must(os.Remove(n.at("00-weft.conflist")))
+	n.want(n.pass(time.Second), "10-a.conflist", confA, nil)
+	// What failed once is no reason to wait for anything later.
+	n.write("10-a.conflist", confB)
+	n.want(n.pass(0), "10-a.conflist", confB, nil)
+}
+
 // Who wants to know is told of every change, and of nothing else.
 func TestNotify(t *testing.T) {
 	n := newNode(t)
