@@ -143,6 +143,33 @@ func TestLargePlans(t *testing.T) {
 	}
 }
 
+// TestLargeNADs: networks that no pod uses, however large they are, take the agent no memory, and
+// are there when one does.
+func TestLargeNADs(t *testing.T) {
+	r := newRig(t)
+	const networks = 100
+	for i := range networks {
+		r.server.Apply(r.nad(fmt.Sprint("big", i), r.delegate("pb", "10.2.0.7/24", "cniVersion", "1.0.0", "pad", strings.Repeat("x", mib))))
+	}
+	r.server.Apply(r.pod("web", "big7,big8"))
+	p := r.startReady("GOMEMLIMIT=100MiB")
+	most := p.highWater(t)
+	t.Logf("VmHWM %.1f MiB", float64(most)/mib)
+	if most > 110*mib {
+		t.Errorf("VmHWM is %.1f MiB, the limit is 110", float64(most)/mib)
+	}
+	if n := r.node().Counts.Networks; n <= networks { // the rig has some as well
+		t.Errorf("%d networks", n)
+	}
+	if p, err := r.planOf(t.Context(), []byte(r.stdin(nil)), "web"); err != nil || len(p.Attachments) != 3 || p.ConfBytes() < 2*mib {
+		t.Error(err)
+	}
+	all, err := r.debug().Networks(t.Context(), "")
+	if err != nil || len(all.Networks) <= networks || all.Networks[0].Problem != "" {
+		t.Errorf("%v, %d networks", err, len(all.Networks))
+	}
+}
+
 // planOf asks for a pod's plan as weft-cni does.
 func (r *rig) planOf(ctx context.Context, conf []byte, pod string) (*plan.Plan, error) {
 	c, err := wire.Dial(ctx, filepath.Join(r.dir, "run", "agent.sock"))

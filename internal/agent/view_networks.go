@@ -64,7 +64,7 @@ func network(n *informers.NAD) debug.Network {
 		Resource: strings.TrimSpace(n.Annotations[plan.ResourceNameAnnotation]), Problem: n.Broken,
 	}
 	if n.Config == "" || n.Broken != "" {
-		return d // the configuration is in a file
+		return d // the configuration is in a file, or too large to be kept
 	}
 	conf, err := netconf.ParseNetwork([]byte(n.Config), "")
 	if err != nil && !errors.Is(err, netconf.ErrNoPlugins) {

@@ -4,7 +4,8 @@
 // Package informed is the agent's caches as a planner's source: pods of the node and
 // NetworkAttachmentDefinitions come from memory, and what is not there is asked for once.
 //
-// Invariants: in the steady state a plan costs no request; that something does not exist
+// Invariants: in the steady state a plan costs no request, but one for each NAD that is too large
+// for the caches; that something does not exist
 // is said on the API server's word alone, never on the cache's, so that a NAD made a
 // moment ago is found; before the caches are complete there is no plan, but a fault of
 // code 11; every error is a *fault.Fault that names the object, of code 7 when somebody
@@ -94,7 +95,7 @@ func (s *Source) Size(ref plan.NADRef) int {
 	if !ok {
 		return 0
 	}
-	return len(n.Config)
+	return max(len(n.Config), n.Large)
 }
 
 // Pod is a pod of the cache; one that is not there is read.
@@ -136,14 +137,15 @@ func (s *Source) ready(object string) error {
 	return fault.New(fault.TryLater, object, "", "the agent has not yet seen all pods of this node and all NetworkAttachmentDefinitions: %w", err)
 }
 
-// NAD is a NAD of the cache; for one that is not there the API server is asked.
+// NAD is a NAD of the cache; for one that is not there, or too large to be kept, the API server
+// is asked.
 func (s *Source) NAD(ctx context.Context, ref plan.NADRef) (plan.NAD, error) {
 	object := "NetworkAttachmentDefinition " + ref.Namespace + "/" + ref.Name
 	if err := s.ready(object); err != nil { // STATUS and the conf's own networks have no pod
 		return plan.NAD{}, err
 	}
 	n, ok := s.cluster.NAD(ref.Namespace, ref.Name)
-	if !ok {
+	if !ok || n.Large > 0 {
 		var err error
 		if n, ok, err = s.cluster.LiveNAD(ctx, ref.Namespace, ref.Name); err != nil {
 			return plan.NAD{}, faultOf(object, "", err)

@@ -168,6 +168,31 @@ func TestSteadyState(t *testing.T) {
 	}
 }
 
+// TestLargeNAD: one that is too large for the caches is read for each plan, once, however often
+// the pod names it; what the API server says of it is told as of one that is not cached.
+func TestLargeNAD(t *testing.T) {
+	s := kubetest.New(t)
+	large := strings.Replace(nad("big"), `"type":"pb"`, `"type":"pb","pad":"`+strings.Repeat("x", informers.MaxKept)+`"`, 1)
+	s.Apply(pod("web", "u1", "neta,big,big") + "---\n" + nad("neta") + "---\n" + large)
+	r := start(t, s).ready()
+	big := plan.NADRef{Namespace: "default", Name: "big"}
+	if size := r.Size(big); size < informers.MaxKept || r.Size(plan.NADRef{Namespace: "default", Name: "none"}) != 0 {
+		t.Errorf("size %d", size)
+	}
+	for range 2 {
+		r.planned("web", "u1", []string{"default/neta", "default/big", "default/big"}, "network-attachment-definitions big")
+	}
+	if n, err := r.NAD(t.Context(), big); err != nil || !n.Found || len(n.Config) < informers.MaxKept {
+		t.Errorf("%v, %v, %d bytes", n.Found, err, len(n.Config))
+	}
+	s.Inject(kubetest.Fault{Verb: "get", Status: 503})
+	r.refused("web", "u1", 11, "NetworkAttachmentDefinition default/big: get NetworkAttachmentDefinition default/big at ")
+	s.Heal()
+	r.blind()
+	s.Delete("network-attachment-definitions", "default", "big")
+	r.refused("web", "u1", 7, "does not exist")
+}
+
 // TestBehind: what the caches do not have yet is read, once each; what they have of
 // another UID as well.
 func TestBehind(t *testing.T) {

@@ -13,7 +13,8 @@
 // Invariants: a row of the caches is never changed, only replaced, so whoever holds one
 // may read it for ever; the caches are written by the watches, and by the answer to an
 // own patch where that is newer than the row of the same pod; what is neither read by
-// a plan nor by network-status is dropped before it is kept; nothing that an API server
+// a plan nor by network-status is dropped before it is kept, and of a NAD that is large no
+// more than its size; nothing that an API server
 // does, or its absence, ends Run; every request is counted; every error of a request is
 // a *rest.Error (of internal/kube/rest), which names object, server and answer.
 //
@@ -80,7 +81,7 @@ func New(cfg Config, log *slog.Logger) (*Cluster, error) {
 		return nil, fmt.Errorf("make API client: %w", err)
 	}
 	c.pods = newTable(trimPod, (*Pod).id, Pod.unversioned)
-	c.nads = newTable(trimNAD, (*NAD).id, NAD.unversioned)
+	c.nads = newTable(trimLargeNAD, (*NAD).id, NAD.unversioned)
 	c.follow = [2]*follower{c.followPods(cfg.NodeName), c.followNADs()}
 	c.events = newEvents(cfg.NodeName, c.createEvent, log)
 	return c, nil

@@ -229,6 +229,48 @@ func TestWhatIsKept(t *testing.T) {
 	}
 }
 
+// TestLargeNADs: of a NAD that is large the caches have its size, and a live read has all,
+// whether it comes with the list, by a watch, or shrinks and grows.
+func TestLargeNADs(t *testing.T) {
+	nad := func(name string, config, resource int) string {
+		return fmt.Sprintf("apiVersion: k8s.cni.cncf.io/v1\nkind: NetworkAttachmentDefinition\nmetadata: {name: %s, uid: u-%s, annotations: {%s: %s}}\nspec: {config: '%s'}\n",
+			name, name, resourceName, strings.Repeat("r", resource), strings.Repeat("x", config))
+	}
+	s := kubetest.New(t)
+	s.Apply(nad("fits", MaxKept-1, 1) + "---\n" + nad("listed", MaxKept, 1) + "---\n" + nad("resource", 10, MaxKept))
+	check := func(r *rig, name string, config, resource int, large bool) {
+		t.Helper()
+		r.until(name, func() bool {
+			n, ok := r.NAD("default", name)
+			if !ok || large {
+				return ok && n.Large == config+resource && n.Config == "" && n.Annotations == nil
+			}
+			return n.Large == 0 && len(n.Config) == config && len(n.Annotations[resourceName]) == resource
+		})
+		n, ok, err := r.LiveNAD(t.Context(), "default", name)
+		if err != nil || !ok || len(n.Config) != config || len(n.Annotations[resourceName]) != resource {
+			t.Errorf("%s: live %v, %v", name, ok, err)
+		}
+	}
+	for name, before := range map[string]func(){"streamed": func() {}, "listed": func() {
+		s.Inject(kubetest.Fault{Verb: "watch", Status: 422, Times: 2})
+	}} {
+		t.Run(name, func(t *testing.T) {
+			before()
+			r := start(t, s, nil).ready()
+			check(r, "fits", MaxKept-1, 1, false)
+			check(r, "listed", MaxKept, 1, true)
+			check(r, "resource", 10, MaxKept, true)
+			s.Apply(nad(name+"-added", 2*MaxKept, 1))
+			check(r, name+"-added", 2*MaxKept, 1, true)
+			s.Apply(nad(name+"-added", 1, 1))
+			check(r, name+"-added", 1, 1, false)
+			s.Apply(nad(name+"-added", 3*MaxKept, 1))
+			check(r, name+"-added", 3*MaxKept, 1, true)
+		})
+	}
+}
+
 func TestChangesAreFollowed(t *testing.T) {
 	s := kubetest.New(t)
 	s.Apply(pod("a", "") + "---\n" + pod("b", ", annotations: {k: v}"))

@@ -48,7 +48,14 @@ type NAD struct {
 	Broken               string            // why spec.config cannot be read, "" when it can
 	Annotations          map[string]string // the resourceName, when there is one
 	Deleting             bool
+	// Large is how many bytes Config and Annotations have, where those are more than MaxKept.
+	// A row of the caches has neither of them then; LiveNAD has both.
+	Large int
 }
+
+// MaxKept is how many bytes of a NAD are kept: every node keeps those of the whole cluster, and
+// nobody need use one.
+const MaxKept = 64 << 10
 
 func (n *NAD) id() (Ref, string) { return Ref{n.Namespace, n.Name, n.UID}, n.ResourceVersion }
 
@@ -127,7 +134,19 @@ func trimNAD(o any) (*NAD, error) {
 		Config: n.Spec.Config.text, Broken: n.Spec.Config.broken, Annotations: pick(n.Annotations, resourceName),
 		Deleting: n.DeletionTimestamp != nil,
 	}
+	if size := len(row.Config) + len(row.Annotations[resourceName]); size > MaxKept {
+		row.Large = size
+	}
 	return row, nil
+}
+
+// trimLargeNAD is trimNAD for the caches.
+func trimLargeNAD(o any) (*NAD, error) {
+	row, err := trimNAD(o)
+	if err == nil && row.Large > 0 {
+		row.Config, row.Annotations = "", nil
+	}
+	return row, err
 }
 
 // The API versions that are spoken.
