@@ -33,8 +33,9 @@ const (
 	// steady is how long a watch has to hold for waits to begin anew.
 	steady = time.Minute
 	// listTimeout bounds one list; a watch has the bound that client-go asks for, minutes,
-	// but to begin it has answerTimeout: whoever takes the request and never answers, as
-	// what stands before a lost API server may, would keep the node from being ready.
+	// but to begin it has answerTimeout, a streamed list to its first event: whoever takes the
+	// request and never answers, or not more than headers, as what stands before a lost API
+	// server may, would keep the node from being ready.
 	listTimeout   = time.Minute
 	answerTimeout = 15 * time.Second
 	// sayEvery is how often one and the same fault of following is logged as a warning.
@@ -150,8 +151,8 @@ func (f *follower) watch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 	if o.TimeoutSeconds != nil { // the server's bound, kept on this side as well
 		req.Timeout(time.Duration(*o.TimeoutSeconds) * time.Second)
 	}
-	w, err := begin(ctx, f.patience, req.Watch)
 	streamed := o.SendInitialEvents != nil
+	w, err := begin(ctx, f.patience, streamed, req.Watch)
 	if err == nil || !streamed {
 		f.note(ctx, "watch", err)
 		return w, err
@@ -161,15 +162,24 @@ func (f *follower) watch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 	return nil, opaqueError{err, errors.Is(ctx.Err(), context.Canceled) || !retriable(err)}
 }
 
-// begin begins a watch, and gives that up when no answer has begun after so long.
-func begin(ctx context.Context, patience time.Duration, watching func(context.Context) (watch.Interface, error)) (watch.Interface, error) {
+// begin begins a watch, and gives that up when no answer has begun after so long; nor, of a
+// streamed list, its first event, which is a bookmark where there is no object.
+func begin(ctx context.Context, patience time.Duration, streamed bool, watching func(context.Context) (watch.Interface, error)) (watch.Interface, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	timer := time.AfterFunc(patience, cancel)
 	w, err := watching(ctx)
+	var first *watch.Event
+	if err == nil && streamed {
+		if e, ok := <-w.ResultChan(); ok { // it is closed when ctx ends
+			first = &e
+		}
+	}
 	late := !timer.Stop()
 	switch {
-	case err == nil && !late:
+	case err == nil && !late && first == nil:
 		return begun{w, cancel}, nil
+	case err == nil && !late:
+		return resume(begun{w, cancel}, *first), nil
 	case err == nil:
 		w.Stop()
 	}
@@ -190,6 +200,39 @@ type begun struct {
 func (b begun) Stop() {
 	b.Interface.Stop()
 	b.cancel()
+}
+
+// resumed is a watch whose first event was looked at.
+type resumed struct {
+	begun
+	events  chan watch.Event
+	stopped chan struct{}
+	stop    func()
+}
+
+func resume(w begun, first watch.Event) watch.Interface {
+	r := &resumed{begun: w, events: make(chan watch.Event), stopped: make(chan struct{})}
+	r.stop = sync.OnceFunc(func() { close(r.stopped) })
+	go func() {
+		defer close(r.events)
+		for e, ok := first, true; ok; e, ok = <-w.ResultChan() {
+			select {
+			case r.events <- e:
+			case <-r.stopped:
+				return
+			}
+		}
+	}()
+	return r
+}
+
+// ResultChan has all events, the first one too.
+func (r *resumed) ResultChan() <-chan watch.Event { return r.events }
+
+// Stop ends the watch.
+func (r *resumed) Stop() {
+	r.stop()
+	r.begun.Stop()
 }
 
 // opaqueError hides from a Reflector that it may try again.

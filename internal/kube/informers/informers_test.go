@@ -413,6 +413,24 @@ func TestWatchWithoutAnswer(t *testing.T) {
 	r.until("the new pod", func() bool { _, ok := r.Pod("default", "new"); return ok })
 }
 
+// TestSilentStream: nor does who begins to answer a streamed list, and sends nothing of it.
+func TestSilentStream(t *testing.T) {
+	s := kubetest.New(t)
+	s.Apply(pod("web", ""))
+	s.Inject(kubetest.Fault{Verb: "watch", Silent: true})
+	r := startWith(t, s, nil, func(c *Cluster) {
+		for _, f := range c.follow {
+			f.patience = 20 * time.Millisecond
+		}
+	})
+	r.ready()
+	if d := cmp.Diff([]string{"default/web"}, r.names()); d != "" || s.Count("list", "pods") != 1 {
+		t.Errorf("%s, %d lists", d, s.Count("list", "pods"))
+	}
+	// A watch without changes is as silent, and no fault.
+	r.until("following", func() bool { return s.Count("watch", "pods") == 2 && r.Behind() == nil })
+}
+
 func TestConfigFaults(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
 	bad := filepath.Join(t.TempDir(), "bad")

@@ -28,6 +28,7 @@ type Fault struct {
 	Body       string        // answer 200 with this text
 	Truncate   bool          // answer 200 with a body that ends before its length
 	Hang       bool          // answer nothing until the client is gone
+	Silent     bool          // begin to answer 200, and nothing more until the client is gone
 	Drop       bool          // close the connection without an answer
 	DropAfter  bool          // do what is asked, then close the connection without an answer
 	// Before is run first, such as another writer's change.
@@ -79,6 +80,11 @@ func (s *Server) misbehave(f Fault, w http.ResponseWriter, r *http.Request) bool
 	}
 	switch {
 	case f.Hang:
+		s.hang(r, nil)
+	case f.Silent:
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
 		s.hang(r, nil)
 	case f.Drop:
 		panic(http.ErrAbortHandler)
