@@ -340,6 +340,47 @@ func TestBackAgain(t *testing.T) {
 	}
 }
 
+// TestOddNADs: whatever stands in one NAD, all others are read, by a list and by a watch.
+func TestOddNADs(t *testing.T) {
+	odd := func(name, spec string) string {
+		return "apiVersion: k8s.cni.cncf.io/v1\nkind: NetworkAttachmentDefinition\nmetadata: {name: " + name + ", uid: u-" + name + "}\nspec: " + spec + "\n"
+	}
+	specs := map[string]struct{ spec, broken string }{
+		"text":   {"text", "cannot be read, as spec is no object"},
+		"list":   {"[1]", "cannot be read, as spec is no object"},
+		"number": {"1", "cannot be read, as spec is no object"},
+		"void":   {"null", ""},
+		"object": {"{config: {a: 1}}", "is no text"},
+		"more":   {"{config: '{}', more: [1]}", ""},
+		"twice":  {"{Config: [1]}", ""},
+	}
+	for _, watched := range []bool{false, true} {
+		s := kubetest.New(t)
+		var r *rig
+		if watched {
+			r = start(t, s, nil).ready()
+		}
+		for name, c := range specs {
+			s.Apply(odd(name, c.spec))
+		}
+		s.Apply(nads)
+		if !watched {
+			r = start(t, s, nil).ready()
+		}
+		r.until("all NADs", func() bool { return len(r.NADs()) == len(specs)+3 })
+		for name, c := range specs {
+			cached, _ := r.NAD("default", name)
+			live, ok, err := r.LiveNAD(t.Context(), "default", name)
+			if d := cmp.Diff(cached, live); d != "" || !ok || err != nil || cached.Broken != c.broken {
+				t.Errorf("%s: %+v, %s, %v", name, cached, d, err)
+			}
+		}
+		if n := s.Count("watch", "network-attachment-definitions"); n != 1 {
+			t.Errorf("watched %d times", n)
+		}
+	}
+}
+
 // TestNoDefinition: without the CustomResourceDefinition nothing is synced, and it is
 // said why; installed later, it is found.
 func TestNoDefinition(t *testing.T) {

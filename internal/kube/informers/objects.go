@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
 // Pod is what is kept of a pod. It is not to be changed.
@@ -175,13 +176,28 @@ func newScheme() *runtime.Scheme {
 type nadObject struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
-	Spec              struct {
-		Config configText `json:"config"`
-	} `json:"spec"`
+	Spec              nadSpec `json:"spec"`
 }
 
-// configText is spec.config. One NAD whose config is no text must not keep all others
-// from being read.
+// nadSpec is spec. One NAD whose spec is no object, or whose config is no text, must not keep all
+// others from being read: definitions may be without a schema.
+type nadSpec struct{ Config configText }
+
+// UnmarshalJSON never fails. It reads as client-go does: Config is not config.
+func (s *nadSpec) UnmarshalJSON(b []byte) error {
+	*s = nadSpec{}
+	var members struct {
+		Config configText `json:"config"`
+	}
+	if err := utiljson.Unmarshal(b, &members); err != nil {
+		s.Config.broken = "cannot be read, as spec is no object"
+		return nil
+	}
+	s.Config = members.Config
+	return nil
+}
+
+// configText is spec.config.
 type configText struct{ text, broken string }
 
 // UnmarshalJSON never fails.
