@@ -267,6 +267,7 @@ func TestFaults(t *testing.T) {
 		"no definition":    {kubetest.Fault{Status: 404, Plain: true}, 7, "answer 404 Not-Found"},
 		"nonsense":         {kubetest.Fault{Body: "<html>"}, 11, "get NetworkAttachmentDefinition default/neta at "},
 		"connection drops": {kubetest.Fault{Drop: true}, 11, "EOF"},
+		"another object":   {kubetest.Fault{Body: "{}"}, 11, "answer is not of the Kubernetes API"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := kubetest.New(t)
@@ -278,6 +279,10 @@ func TestFaults(t *testing.T) {
 			r.refused("web", "u1", c.want, c.text)
 		})
 	}
+	none := kubetest.New(t)
+	r := start(t, none).ready()
+	none.Inject(kubetest.Fault{Verb: "get", Body: `{"kind":"Pod","apiVersion":"v1","metadata":{}}`})
+	r.refused("web", "u1", 11, "pod default/web: get pod default/web at ")
 	s := kubetest.New(t)
 	s.Apply(pod("web", "u1", "broken") + "---\nkind: NetworkAttachmentDefinition\nmetadata: {name: broken}\nspec: {config: {a: b}}\n")
 	start(t, s).ready().refused("web", "u1", 7, "NetworkAttachmentDefinition default/broken: spec.config: is no text")

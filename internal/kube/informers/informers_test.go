@@ -533,6 +533,38 @@ func TestLiveFaults(t *testing.T) {
 	}
 }
 
+// TestAnotherAnswer: what is not the object that was asked for is none.
+func TestAnotherAnswer(t *testing.T) {
+	for name, body := range map[string]string{
+		"nothing":             `{}`,
+		"no metadata":         `{"kind":"KIND","apiVersion":"API"}`,
+		"empty metadata":      `{"kind":"KIND","apiVersion":"API","metadata":{}}`,
+		"another name":        `{"kind":"KIND","apiVersion":"API","metadata":{"name":"b","namespace":"default","uid":"u"}}`,
+		"another namespace":   `{"kind":"KIND","apiVersion":"API","metadata":{"name":"a","namespace":"other","uid":"u"}}`,
+		"no UID":              `{"kind":"KIND","apiVersion":"API","metadata":{"name":"a","namespace":"default"}}`,
+		"another kind":        `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"default","uid":"u"}}`,
+		"a list":              `{"kind":"KINDList","apiVersion":"API","metadata":{},"items":[]}`,
+		"a status":            `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}`,
+		"a status with names": `{"kind":"Status","apiVersion":"v1","metadata":{"name":"a","namespace":"default","uid":"u"},"status":"Success"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := kubetest.New(t)
+			r := start(t, s, nil).ready()
+			ask := func(kind, api string, live func() error) {
+				t.Helper()
+				s.Inject(kubetest.Fault{Verb: "get", Body: strings.NewReplacer("KIND", kind, "API", api).Replace(body)})
+				err := live()
+				s.Heal()
+				if _, typed := errors.AsType[*rest.Error](err); !typed || !errors.Is(err, rest.ErrGarbage) || Lasting(err) || errors.Is(err, ErrNotFound) {
+					t.Errorf("%s: error %v", kind, err)
+				}
+			}
+			ask("Pod", "v1", func() error { _, err := r.LivePod(t.Context(), "default", "a"); return err })
+			ask("NetworkAttachmentDefinition", "k8s.cni.cncf.io/v1", func() error { _, _, err := r.LiveNAD(t.Context(), "default", "a"); return err })
+		})
+	}
+}
+
 func TestTokenIsRotated(t *testing.T) {
 	s := kubetest.New(t, kubetest.WithTLS(), kubetest.WithToken("t1"))
 	s.Apply(pod("a", ""))

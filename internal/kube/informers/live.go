@@ -36,7 +36,7 @@ const (
 var ErrNotFound = errors.New("object does not exist") //nolint:gochecknoglobals // a sentinel
 
 // LivePod reads a pod from the API server, with one request of at most liveTimeout. The
-// error is ErrNotFound when there is none.
+// error is ErrNotFound when there is none, and rest.ErrGarbage when something else came.
 func (c *Cluster) LivePod(ctx context.Context, namespace, name string) (*Pod, error) {
 	p := &corev1.Pod{}
 	if err := c.get(ctx, c.core, "pods", "pod", key{namespace, name}, p); err != nil {
@@ -64,15 +64,28 @@ func (c *Cluster) LiveNAD(ctx context.Context, namespace, name string) (*NAD, bo
 	return row, err == nil, err
 }
 
-func (c *Cluster) get(ctx context.Context, client *clientrest.RESTClient, resource, kind string, k key, into runtime.Object) error {
+func (c *Cluster) get(ctx context.Context, client *clientrest.RESTClient, resource, kind string, k key, into object) error {
 	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
 	defer cancel()
-	object := kind + " " + k.namespace + "/" + k.name
+	what := kind + " " + k.namespace + "/" + k.name
 	if k.namespace == "" || k.name == "" {
-		return c.failed("get", object, rest.ErrName)
+		return c.failed("get", what, rest.ErrName)
 	}
 	err := client.Get().Namespace(k.namespace).Resource(resource).Name(k.name).MaxRetries(0).Do(ctx).Into(into)
-	return c.failed("get", object, err)
+	switch {
+	case runtime.IsNotRegisteredError(err):
+		err = fmt.Errorf("%w: %w", rest.ErrGarbage, err)
+	case err == nil && (into.GetNamespace() != k.namespace || into.GetName() != k.name || into.GetUID() == ""):
+		// Another kind of object is decoded into nothing.
+		err = fmt.Errorf("%w: it is %.64q of UID %.64q", rest.ErrGarbage, into.GetNamespace()+"/"+into.GetName(), into.GetUID())
+	}
+	return c.failed("get", what, err)
+}
+
+// object is one whose metadata can be read.
+type object interface {
+	runtime.Object
+	metav1.Object
 }
 
 // ResourceClaim is the JSON of a ResourceClaim, read as LivePod does.
