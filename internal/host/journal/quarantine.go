@@ -4,6 +4,7 @@
 package journal
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -31,22 +32,59 @@ const (
 // QuarantineDir is where this store's bad records go.
 func (s *Store) QuarantineDir() string { return filepath.Join(filepath.Dir(s.dir), "quarantine") }
 
-// quarantine gives the record a second name, then puts a locked placeholder in its place:
-// at no moment it has no name, or its key a free lock.
-func (r *Record) quarantine(reason string) (string, error) {
+// quarantine gives the record a second name, then puts a locked one in its place that says st, perhaps
+// nothing: at no moment it has no name, or its key a free lock.
+func (r *Record) quarantine(reason string, st State) (string, error) {
 	if r.gone {
 		return "", fmt.Errorf("quarantine record %s: %w", r.key, errGone)
+	}
+	content, err := encode(st)
+	if err != nil {
+		return "", fmt.Errorf("write record %s anew: %w", r.key, err)
 	}
 	return r.store.keep(r.key, reason, func(to string) error {
 		if err := os.Link(r.path, to); err != nil {
 			return err
 		}
-		if err := r.replace(nil, false); err != nil {
+		// What is lost with the power is of another boot, but its bytes are not.
+		if err := r.replace(content, durable{file: len(content) > 0}); err != nil {
 			return errors.Join(err, os.Remove(to))
 		}
-		r.state = State{Empty: true}
+		r.state = st
 		return nil
 	})
+}
+
+// anew is what takes the place of a corrupt record.
+func (r *Record) anew(corrupt *CorruptError) State {
+	if r.store.salvage != nil {
+		if in, phases, known := r.store.salvage(corrupt); known {
+			for i := range phases {
+				phases[i].Time = cmp.Or(phases[i].Time, time.Now().UTC())
+			}
+			return State{Intents: []Intent{r.complete(in)}, Phases: phases}
+		}
+	}
+	return State{Empty: true}
+}
+
+// encode gives the bytes of a record.
+func encode(st State) (content []byte, err error) {
+	for _, in := range st.Intents {
+		line, err := encodeLine(in)
+		if err != nil {
+			return nil, err
+		}
+		content = append(content, line...)
+	}
+	for _, p := range st.Phases {
+		line, err := encodeLine(p)
+		if err != nil {
+			return nil, err
+		}
+		content = append(content, line...)
+	}
+	return content, nil
 }
 
 // PruneQuarantine removes what is in quarantine for more than 7 days, and the oldest

@@ -52,7 +52,7 @@ func (r *Record) Begin(in Intent) error {
 	in = r.complete(in)
 	line, err := encodeLine(in)
 	if err == nil {
-		err = r.replace(line, true)
+		err = r.replace(line, durable{file: true, folder: true})
 	}
 	if err != nil {
 		return fmt.Errorf("begin record %s: %w", r.key, err)
@@ -105,7 +105,7 @@ func (r *Record) Forget() error {
 // Quarantine moves the record, as it is, out of the way, for a reason that is kept beside
 // it. The lock is then that of an empty placeholder: Begin may follow.
 func (r *Record) Quarantine(reason string) error {
-	_, err := r.quarantine(reason)
+	_, err := r.quarantine(reason, State{Empty: true})
 	return err
 }
 
@@ -168,9 +168,12 @@ func (r *Record) remove() error {
 
 var errGone = errors.New("it was forgotten or closed")
 
+// durable says what is on the disk before one goes on.
+type durable struct{ file, folder bool }
+
 // replace puts a new file in the record's place. Its lock is taken before it has the name,
 // so that at no moment the name leads to a file whose lock is free.
-func (r *Record) replace(content []byte, sync bool) error {
+func (r *Record) replace(content []byte, sync durable) error {
 	if r.gone {
 		return errGone
 	}
@@ -182,7 +185,7 @@ func (r *Record) replace(content []byte, sync bool) error {
 	if err != nil {
 		return err
 	}
-	lock, err := prepare(temp, write, content, sync)
+	lock, err := prepare(temp, write, content, sync.file)
 	if err == nil {
 		err = os.Rename(temp, r.path)
 	}
@@ -197,7 +200,7 @@ func (r *Record) replace(content []byte, sync bool) error {
 	_ = r.closeFiles()
 	r.lock, r.write, r.gone = lock, write, false
 	r.size, r.dirty = int64(len(content)), false
-	if sync {
+	if sync.folder {
 		if err := r.store.open.Sync(); err != nil {
 			return errors.Join(err, r.remove())
 		}

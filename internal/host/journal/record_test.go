@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -268,6 +269,63 @@ func TestCorruptRecordGoesToQuarantine(t *testing.T) {
 		must(t, r.Forget())
 		must(t, r.Close())
 	}
+	wantFiles(t, s.dir)
+}
+
+// What a store salvages takes the place of a corrupt record at once: there is no moment, and no fault, at
+// which both are gone.
+func TestSalvaging(t *testing.T) {
+	s := newStore(t)
+	in := testIntent("k")
+	phases := []Phase{{Phase: Attempting, Item: 1, Time: in.Time}, {Phase: Undoing, Item: WholeCall, Time: in.Time}}
+	want := State{Intents: []Intent{in}, Phases: phases}
+	s.Salvaging(func(c *CorruptError) (Intent, []Phase, bool) {
+		if len(c.State.Intents) == 0 {
+			return Intent{}, nil, false
+		}
+		return c.State.Intents[0], slices.Clone(phases), true
+	})
+	data := append(lineOf(t, in), "garbage\n"...)
+	must(t, os.WriteFile(s.Path("k"), data, 0o600))
+	// It cannot go into quarantine: nothing is written.
+	must(t, os.WriteFile(s.QuarantineDir(), nil, 0o600))
+	r, err := s.TryAcquire("k")
+	if _, ok := errors.AsType[*CorruptError](err); !ok || r != nil {
+		t.Fatalf("got %v, %v", r, err)
+	}
+	left, err := os.ReadFile(s.Path("k"))
+	must(t, err)
+	if !bytes.Equal(left, data) {
+		t.Errorf("left is %q", left)
+	}
+	must(t, os.Remove(s.QuarantineDir()))
+	r, err = s.TryAcquire("k")
+	corrupt, ok := errors.AsType[*CorruptError](err)
+	if !ok || r == nil {
+		t.Fatalf("got %v, %v", r, err)
+	}
+	kept, err := os.ReadFile(corrupt.Path)
+	must(t, err)
+	if !bytes.Equal(kept, data) {
+		t.Errorf("in quarantine is %q", kept)
+	}
+	if d := cmp.Diff(want, r.State()); d != "" {
+		t.Errorf("the record (-want +got):\n%s", d)
+	}
+	wantState(t, s, "k", want)
+	more := Phase{Phase: Undone, Item: 1, Time: in.Time}
+	must(t, r.Append(more))
+	must(t, r.Close())
+	want.Phases = append(want.Phases, more)
+	wantState(t, s, "k", want)
+
+	// Nothing to be known of it: a placeholder.
+	must(t, os.WriteFile(s.Path("k"), []byte("garbage\n"), 0o600))
+	r, err = s.TryAcquire("k")
+	if _, ok := errors.AsType[*CorruptError](err); !ok || r == nil || !r.State().Empty {
+		t.Fatalf("got %v, %v", r, err)
+	}
+	must(t, r.Close())
 	wantFiles(t, s.dir)
 }
 

@@ -37,7 +37,17 @@ type Store struct {
 	dir  string
 	kind string
 	open *os.File // the folder, for its fsync
+
+	salvage Salvage
 }
+
+// Salvage says what takes the place of a corrupt record, of what could be read of it: an intent and the
+// phases after it; known is false when there is nothing to be written.
+type Salvage func(*CorruptError) (in Intent, phases []Phase, known bool)
+
+// Salvaging has corrupt records written anew in the step that puts them into quarantine, so that a kill
+// leaves the one or the other. It is called before the store is used.
+func (s *Store) Salvaging(f Salvage) { s.salvage = f }
 
 // Open gives the store of dir, a folder of a state directory, whose records are of the
 // given kind. It makes what is missing, see PrivateDir.
@@ -133,8 +143,8 @@ func (s *Store) Peek(key Key) (*os.File, State, error) {
 // Acquire gives the record of a key under its lock, and waits for that until ctx ends; the
 // error is ErrBusy then. A record that is not there is made, as an empty placeholder.
 //
-// With a *CorruptError comes a record: the empty one that took the place of the bad one.
-// All other errors come without.
+// With a *CorruptError comes a record, unless the bad one cannot be put into quarantine: the one that took
+// its place, which is empty or what Salvaging's function gave. All other errors come without.
 func (s *Store) Acquire(ctx context.Context, key Key) (*Record, error) {
 	for pause := firstWait; ; pause = min(2*pause, lastWait) {
 		r, err := s.try(key, os.O_CREATE)
@@ -208,7 +218,7 @@ func (s *Store) take(key Key, f *os.File) (*Record, error) {
 	if !is {
 		return nil, errors.Join(err, f.Close())
 	}
-	corrupt.Path, err = r.quarantine(corrupt.Reason)
+	corrupt.Path, err = r.quarantine(corrupt.Reason, r.anew(corrupt))
 	if err != nil {
 		return nil, errors.Join(corrupt, err, r.Close())
 	}
