@@ -5,7 +5,6 @@ package handover
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,6 +29,9 @@ func (h *Handover) DetachIf(ctx context.Context, sandboxID string, over func() b
 	_, body, err := h.read(journal.Key(sandboxID))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
+	}
+	if _, broken := errors.AsType[*journal.CorruptError](err); broken {
+		return h.end(ctx, journal.Key(sandboxID), nil) // it is told, and of no use without its sandbox
 	}
 	if err != nil || body == nil {
 		return err
@@ -74,64 +76,15 @@ func (h *Handover) Return(ctx context.Context, claimUID, podUID string) error {
 // end brings the links of a record home that are chosen (nil: all), and forgets the record when
 // none is away any more. The pod's lock is held.
 func (h *Handover) end(ctx context.Context, key journal.Key, chosen func(record.Link) bool) (err error) {
-	rec, err := h.records.TryAcquire(key)
+	rec, _, err := h.mended(ctx, func() (*journal.Record, error) { return h.records.TryAcquire(key) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	corrupt, broken := errors.AsType[*journal.CorruptError](err)
-	if err != nil && !broken {
+	if err != nil {
 		return fmt.Errorf("hand-over to sandbox %s: %w", key, err)
 	}
 	defer func() { err = errors.Join(err, rec.Close()) }()
-	if broken {
-		if err := h.salvage(ctx, rec, corrupt); err != nil {
-			return err
-		}
-	}
 	return h.forget(ctx, rec, chosen)
-}
-
-// salvage writes down anew what could be read of a broken record, which is in quarantine now, so that it is
-// undone like any other, and tried again. Where that cannot be written, it is undone at once.
-func (h *Handover) salvage(ctx context.Context, rec *journal.Record, corrupt *journal.CorruptError) error {
-	h.cfg.Log.ErrorContext(ctx, "record of a hand-over is not what was written", "sandbox", rec.Key(), "kept_as", corrupt.Path, "error", corrupt)
-	body, err := bodyOf(corrupt.State)
-	if err != nil || body == nil {
-		return nil //nolint:nilerr // it was told: nothing more is known
-	}
-	body.Salvaged = true
-	body.Links = without(body.Links, corrupt.State.Phases)
-	in := corrupt.State.Intents[0]
-	if in.Body, err = json.Marshal(body); err == nil {
-		err = rec.Begin(in)
-	}
-	if err == nil {
-		return nil
-	}
-	faults := []error{fmt.Errorf("write a hand-over down anew: %w", err)}
-	for _, l := range slices.Backward(body.Links) {
-		if err := h.bring(context.WithoutCancel(ctx), l, body.Namespace); err != nil {
-			faults = append(faults, fmt.Errorf("bring device %s of pool %s home: %w", l.Device, l.Pool, err))
-		}
-	}
-	if len(faults) == 1 { // nothing is left to be written down
-		return nil
-	}
-	return errors.Join(faults...)
-}
-
-// without are the links that phases do not say to be home: such a one may be in another sandbox by now.
-func without(links []record.Link, phases []journal.Phase) (left []record.Link) {
-	home := map[int]bool{}
-	for _, p := range phases {
-		home[p.Item] = p.Phase == journal.Undone
-	}
-	for i, l := range links {
-		if !home[i] {
-			left = append(left, l)
-		}
-	}
-	return left
 }
 
 // forget undoes what is chosen (nil: all), and forgets the record when nothing is left of it.

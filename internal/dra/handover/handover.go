@@ -95,6 +95,7 @@ func New(cfg Config) (*Handover, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open records of hand-overs: %w", err)
 	}
+	records.Salvaging(salvaged)
 	return &Handover{cfg: cfg, records: records}, nil
 }
 
@@ -205,11 +206,14 @@ func (h *Handover) Attach(ctx context.Context, s Sandbox) (given []Given, err er
 	if err := h.takeOver(ctx, s); err != nil {
 		return nil, err
 	}
-	rec, err := h.acquire(ctx, journal.Key(s.ID))
+	rec, lost, err := h.acquire(ctx, journal.Key(s.ID))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rec.Close()) }()
+	if err := h.settle(rec, s, ns, rows, lost); err != nil {
+		return nil, err
+	}
 	if given, stands, err := h.standing(rec.State(), ns, rows); stands {
 		return given, err
 	}

@@ -46,18 +46,75 @@ func (h *Handover) plan(ctx context.Context, s Sandbox, ns kernel.Namespace, row
 			faults = append(faults, fmt.Errorf("device %s of pool %s: %w", row.DeviceName, row.Pool, err))
 			continue
 		}
-		dev, err := json.Marshal(row.PreparedDevice)
+		l, err := linkOf(m, row, link)
 		if err != nil {
-			faults = append(faults, fmt.Errorf("device %s: %w", row.DeviceName, err))
+			faults = append(faults, err)
 			continue
 		}
-		body.Links = append(body.Links, record.Link{
-			ClaimUID: string(row.ClaimUID), Pool: row.Pool, Device: row.DeviceName, ShareID: row.ShareID,
-			Manager: string(row.Manager), Dev: dev, Saved: row.Saved,
-			PCI: link.PCI, Index: link.Index, Home: home(m.Home(row.PreparedDevice, row.Saved), link), PodName: name,
-		})
+		body.Links = append(body.Links, l)
 	}
 	return body, errors.Join(faults...)
+}
+
+// settle finds out what became of a hand-over whose record was broken: it stands when all that the pod is to
+// have is there, and is undone otherwise. Of a record that was lost, a new one says what is there: it may be a
+// network's that takes its device from the claim, and is home by then when it is brought there.
+func (h *Handover) settle(rec *journal.Record, s Sandbox, ns kernel.Namespace, rows []device.Allocation, lost bool) error {
+	if old, err := bodyOf(rec.State()); !lost && (err != nil || old == nil || !old.Salvaged || old.Namespace != ns) {
+		return nil //nolint:nilerr // undo tells it
+	}
+	there, body := 0, record.Handover{PodUID: s.PodUID, SandboxID: s.ID, Namespace: ns, Salvaged: true}
+	if _, finished := outstanding(rec.State(), &body); finished {
+		return nil
+	}
+	for _, row := range rows {
+		m := h.cfg.Managers[row.Manager]
+		link, err := m.Link(ns, row.PreparedDevice, row.Saved)
+		if err != nil {
+			continue
+		}
+		l, err := linkOf(m, row, link)
+		if err != nil {
+			return err
+		}
+		body.Links = append(body.Links, l)
+		if link.Up {
+			there++
+		}
+	}
+	if lost && len(body.Links) > 0 {
+		if err := begin(rec, body); err != nil {
+			return err
+		}
+	}
+	if there < len(rows) {
+		return nil
+	}
+	return rec.Append(journal.Phase{Phase: journal.Done, Item: journal.WholeCall})
+}
+
+// linkOf is what a record says of a link.
+func linkOf(m device.Manager, row device.Allocation, link kernel.Link) (record.Link, error) {
+	dev, err := json.Marshal(row.PreparedDevice)
+	if err != nil {
+		return record.Link{}, fmt.Errorf("device %s: %w", row.DeviceName, err)
+	}
+	return record.Link{
+		ClaimUID: string(row.ClaimUID), Pool: row.Pool, Device: row.DeviceName, ShareID: row.ShareID,
+		Manager: string(row.Manager), Dev: dev, Saved: row.Saved,
+		PCI: link.PCI, Index: link.Index, Home: home(m.Home(row.PreparedDevice, row.Saved), link), PodName: podName(m, row),
+	}, nil
+}
+
+func begin(rec *journal.Record, body record.Handover) error {
+	text, err := json.Marshal(body)
+	if err == nil {
+		err = rec.Begin(journal.Intent{PodUID: body.PodUID, Body: text})
+	}
+	if err != nil {
+		return fmt.Errorf("write down a hand-over: %w", err)
+	}
+	return nil
 }
 
 // home is what a link gets back: what its manager knows, and what it is now where that says nothing.
@@ -83,12 +140,8 @@ func (h *Handover) find(ctx context.Context, m device.Manager, row device.Alloca
 
 // act moves the links, or leaves them as they were.
 func (h *Handover) act(ctx context.Context, rec *journal.Record, body record.Handover, rows []device.Allocation) (given []Given, err error) {
-	text, err := json.Marshal(body)
-	if err != nil {
-		return nil, fmt.Errorf("write down a hand-over: %w", err)
-	}
-	if err := rec.Begin(journal.Intent{PodUID: body.PodUID, Body: text}); err != nil {
-		return nil, fmt.Errorf("write down a hand-over: %w", err)
+	if err := begin(rec, body); err != nil {
+		return nil, err
 	}
 	for i, l := range body.Links {
 		link, err := h.move(ctx, rec, body, i)

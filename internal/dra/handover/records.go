@@ -14,17 +14,48 @@ import (
 	"github.com/weftnet/weft/internal/host/journal"
 )
 
-// acquire gives the record of a sandbox: of one that is broken, and goes into quarantine, what could be read
-// is written anew.
-func (h *Handover) acquire(ctx context.Context, key journal.Key) (*journal.Record, error) {
-	rec, err := h.records.Acquire(ctx, key)
-	if corrupt, ok := errors.AsType[*journal.CorruptError](err); ok {
-		if err := h.salvage(ctx, rec, corrupt); err != nil {
-			return nil, errors.Join(err, rec.Close())
-		}
-		return rec, nil
+// acquire gives the record of a sandbox. Of one that is broken what could be read is written anew; lost: there
+// was nothing.
+func (h *Handover) acquire(ctx context.Context, key journal.Key) (rec *journal.Record, lost bool, err error) {
+	return h.mended(ctx, func() (*journal.Record, error) { return h.records.Acquire(ctx, key) })
+}
+
+func (h *Handover) mended(ctx context.Context, get func() (*journal.Record, error)) (rec *journal.Record, lost bool, err error) {
+	rec, err = get()
+	corrupt, broken := errors.AsType[*journal.CorruptError](err)
+	if !broken || rec == nil { // nil: it is where it was
+		return rec, false, err
 	}
-	return rec, err
+	h.cfg.Log.ErrorContext(ctx, "record of a hand-over is not what was written", "sandbox", rec.Key(), "kept_as", corrupt.Path, "error", corrupt)
+	return rec, rec.State().Empty, nil
+}
+
+// salvaged is what takes the place of a broken record: all that could be read of it, so that it is undone
+// like any other, and tried again.
+func salvaged(corrupt *journal.CorruptError) (in journal.Intent, _ []journal.Phase, known bool) {
+	body, err := bodyOf(corrupt.State)
+	if err != nil || body == nil {
+		return in, nil, false
+	}
+	body.Salvaged = true
+	body.Links = without(body.Links, corrupt.State.Phases)
+	in = corrupt.State.Intents[0]
+	in.Body, err = json.Marshal(body)
+	return in, nil, err == nil && len(body.Links) > 0
+}
+
+// without are the links that phases do not say to be home: such a one may be in another sandbox by now.
+func without(links []record.Link, phases []journal.Phase) (left []record.Link) {
+	home := map[int]bool{}
+	for _, p := range phases {
+		home[p.Item] = p.Phase == journal.Undone
+	}
+	for i, l := range links {
+		if !home[i] {
+			left = append(left, l)
+		}
+	}
+	return left
 }
 
 // bodyOf is what a record says; nil when it says nothing.
@@ -88,11 +119,11 @@ func (h *Handover) each(f func(journal.Key, journal.State, record.Handover) erro
 	return errors.Join(faults...)
 }
 
-// read gives what a record says, of a broken one what could be read. The body is nil when it says
-// nothing.
+// read gives what a record says, of a broken one what could be read: *journal.CorruptError when that is
+// nothing. The body is nil when it says nothing.
 func (h *Handover) read(key journal.Key) (journal.State, *record.Handover, error) {
 	s, err := h.records.Read(key)
-	if corrupt, ok := errors.AsType[*journal.CorruptError](err); ok {
+	if corrupt, ok := errors.AsType[*journal.CorruptError](err); ok && len(corrupt.State.Intents) > 0 {
 		s, err = corrupt.State, nil
 		s.Phases = nil // what is missing may say anything: all of it counts as attempted
 	}
