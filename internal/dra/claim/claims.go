@@ -5,6 +5,7 @@ package claim
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -127,6 +128,7 @@ func New(cfg Config) (*Claims, error) {
 	c := &Claims{
 		cfg: cfg, records: records, local: newRetries(), remote: newRetries(), adopted: map[string]bool{},
 	}
+	records.Salvaging(c.salvaged)
 	c.book = newBook(c.podName)
 	return c, nil
 }
@@ -169,8 +171,8 @@ func (c *Claims) Ready(pod types.UID) error {
 	return errors.Join(faults...)
 }
 
-// acquire takes a claim's record. A corrupt one is in quarantine afterwards: what could be read of
-// it is what counts, and the record is written anew where that is enough to undo it.
+// acquire takes a claim's record. A corrupt one is in quarantine afterwards, and what could be read of it
+// has taken its place where that is enough to undo it.
 func (c *Claims) acquire(ctx context.Context, uid types.UID) (*journal.Record, life, error) {
 	key := journal.Key(uid)
 	if err := key.Validate(); err != nil {
@@ -178,51 +180,62 @@ func (c *Claims) acquire(ctx context.Context, uid types.UID) (*journal.Record, l
 	}
 	rec, err := c.records.Acquire(ctx, key)
 	corrupt, damaged := errors.AsType[*journal.CorruptError](err)
-	switch {
-	case damaged && rec != nil:
-		l := c.salvage(rec, corrupt)
-		return rec, l, nil
-	case err != nil:
+	if err != nil && (!damaged || rec == nil) {
 		return nil, life{}, fmt.Errorf("record of claim %s: %w", uid, err)
 	}
 	l, err := lifeOf(rec.State(), c.cfg.Boot)
-	if err == nil {
-		return rec, l, nil
+	if err != nil {
+		// Its bytes are what was written, and they make no sense.
+		l, corrupt = life{}, &journal.CorruptError{Key: key, Reason: err.Error(), Path: c.records.QuarantineDir()}
+		if err := rec.Quarantine(corrupt.Reason); err != nil {
+			return nil, life{}, errors.Join(err, rec.Close())
+		}
 	}
-	// Its bytes are what was written, and they make no sense.
-	reason := err.Error()
-	if err := rec.Quarantine(reason); err != nil {
-		return nil, life{}, errors.Join(err, rec.Close())
+	if corrupt != nil {
+		c.tellCorrupt(corrupt, l)
 	}
-	return rec, c.salvage(rec, &journal.CorruptError{Key: key, Reason: reason, Path: c.records.QuarantineDir()}), nil
+	return rec, l, nil
 }
 
-// salvage tells people of a corrupt record and makes a new one of what was right in it.
-func (c *Claims) salvage(rec *journal.Record, corrupt *journal.CorruptError) life {
-	l, err := lifeOf(corrupt.State, c.cfg.Boot)
-	known := err == nil && l.phase != none
+// tellCorrupt tells people of a corrupt record, and of what is known still.
+func (c *Claims) tellCorrupt(corrupt *journal.CorruptError, l life) {
+	known := l.phase != none
 	c.cfg.Log.Error("record of a claim is corrupt", "claim_uid", corrupt.Key, "file", corrupt.Path, "reason", corrupt.Reason, "intent_known", known)
-	if !known {
-		return life{}
+	if known {
+		c.event(nameOf(l.body), types.UID(l.body.UID), corev1.EventTypeWarning, "RecordCorrupt",
+			"The node's record of this claim was damaged and is in "+corrupt.Path+"; what it said of devices is used still.")
 	}
-	c.event(nameOf(l.body), types.UID(l.body.UID), corev1.EventTypeWarning, "RecordCorrupt",
-		"The node's record of this claim was damaged and is in "+corrupt.Path+"; what it said of devices is used still.")
-	// What the lost lines said is not known: all of it may have been done, and nothing put back.
-	body := l.body
-	body.Kept = body.Kept || l.phase == ready
-	intent := corrupt.State.Intents[len(corrupt.State.Intents)-1]
-	if err := begin(rec, body, intent.Boot); err != nil {
-		c.cfg.Log.Error("record of a claim cannot be written anew", "claim_uid", corrupt.Key, "error", err)
-		return l
+}
+
+// salvaged makes a new record of what was right in a corrupt one. What the lost lines said is not known: all of
+// it may have been done, and nothing put back but what is known to be.
+func (c *Claims) salvaged(corrupt *journal.CorruptError) (in journal.Intent, phases []journal.Phase, known bool) {
+	l, err := lifeOf(corrupt.State, c.cfg.Boot)
+	if err != nil || l.phase == none {
+		return in, nil, false
 	}
-	again := life{phase: begun, boot: l.boot, body: body, touched: map[int]bool{}, prepared: l.prepared}
-	for i := range body.Devices {
-		if err := rec.Append(journal.Phase{Phase: journal.Attempting, Item: i}); err != nil {
-			c.cfg.Log.Error("record of a claim cannot be written anew", "claim_uid", corrupt.Key, "error", err)
+	l.body.Kept = l.body.Kept || l.phase == ready
+	in = corrupt.State.Intents[len(corrupt.State.Intents)-1]
+	if in.Body, err = json.Marshal(l.body); err != nil {
+		return in, nil, false
+	}
+	last := map[int]journal.Phase{}
+	for _, p := range corrupt.State.Phases {
+		if p.Phase == journal.Done || p.Phase == journal.Undone {
+			last[p.Item] = p
 		}
-		again.touched[i] = l.boot
 	}
-	return again
+	for i := range l.body.Devices {
+		p, said := last[i]
+		if !said {
+			p = journal.Phase{Phase: journal.Attempting, Item: i}
+		}
+		phases = append(phases, p)
+	}
+	if l.phase == releasing {
+		phases = append(phases, journal.Phase{Phase: journal.Undoing, Item: journal.WholeCall})
+	}
+	return in, phases, true
 }
 
 // event tells users something about a claim, and about its pod when that is known.

@@ -336,6 +336,53 @@ func TestCorruptRecord(t *testing.T) {
 	}
 }
 
+// A corrupt record of a claim that was half freed is one still: what was freed is another claim's by now, and is
+// not freed once more, by this process or, when it is killed at once, the next.
+func TestCorruptRecordOfAHalfFreedClaim(t *testing.T) {
+	r := newRig(t)
+	half := newClaim("c1", "p1", map[string]string{"net0": `{"vlan":5}`, "net1": `{"vlan":6}`}, 0, 1)
+	next := newClaim("c2", "p2", map[string]string{"net0": `{"vlan":9}`}, 1)
+	r.api.add(half, next)
+	r.mustPrepare(t, half)
+	r.hw.set(func() { r.hw.fault["free "+vfName(0)] = errors.New("no such luck") })
+	if err := r.unprepare(t, half); err == nil {
+		t.Fatal("it is freed")
+	}
+	r.mustPrepare(t, next)
+	path := filepath.Join(r.dir, "devices", "uid-c1.jsonl")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, append(b, "x\n"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	r.open(t)
+	rec, l, err := r.acquire(t.Context(), "uid-c1")
+	if err != nil || l.phase != releasing || !cmp.Equal(l.touched, map[int]bool{0: true}) {
+		t.Fatalf("it is %+v, %v", l, err)
+	}
+	if err := rec.Close(); err != nil { // killed
+		t.Fatal(err)
+	}
+	r.start(t)
+	if diff := cmp.Diff(map[string]int32{vfName(0): 5, vfName(1): 9}, r.hw.vlans()); diff != "" {
+		t.Error(diff)
+	}
+	r.hw.set(func() { clear(r.hw.fault) })
+	if err := r.unprepare(t, half); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]int32{vfName(1): 9}, r.hw.vlans()); diff != "" {
+		t.Error(diff)
+	}
+	if err := r.unprepare(t, next); err != nil {
+		t.Fatal(err)
+	}
+	r.clean(t)
+}
+
 // bySeed is a claim as the seed's driver leaves it: a status, and a pool without the node.
 func bySeed(name, pod, data string, dev int) *resourceapi.ResourceClaim {
 	c := newClaim(name, pod, nil, dev)
