@@ -12,7 +12,8 @@
 // Uninstall works in an order in which a kill at any point leaves a node that works, and
 // that a second Uninstall finishes:
 //
-//  1. An agent that runs would publish the conf again: it is refused.
+//  1. Options that name other places than the published conf are refused: what is there would be
+//     passed over. An agent that runs would publish the conf again: it is refused.
 //  2. Records that are left are refused, with nothing touched: once the conf is away the
 //     runtime deletes those pods by the pod network's own conf, and what Weft attached
 //     besides stays behind for ever. With Force they are undone, in step 4.

@@ -27,7 +27,7 @@ const passes = 3
 
 // Uninstall takes Weft off the node, telling progress what it does. What is not there is
 // fine. While records are left and Force is not set, the error is a *LeftError and nothing
-// was touched.
+// was touched, nor is anything when the published conf names other places than the options.
 func Uninstall(ctx context.Context, o Options, progress io.Writer) error {
 	o, err := o.filled()
 	if err != nil {
@@ -35,6 +35,9 @@ func Uninstall(ctx context.Context, o Options, progress io.Writer) error {
 	}
 	u := &uninstall{Options: o, out: progress}
 	if err := u.readConf(); err != nil {
+		return err
+	}
+	if err := u.elsewhere(); err != nil {
 		return err
 	}
 	if err := u.agentAway(ctx); err != nil {
@@ -105,6 +108,37 @@ func (u *uninstall) pluginConf() *netconf.Object {
 		return nil
 	}
 	return o
+}
+
+// elsewhere refuses places that are not those of the published conf: the records that are left and
+// the agent that lives would be passed over.
+func (u *uninstall) elsewhere() error {
+	conf := u.pluginConf()
+	if conf == nil {
+		return nil
+	}
+	var faults []error
+	for _, p := range []struct{ key, asked, def string }{
+		{"stateDir", u.StateDir, netconf.DefaultStateDir},
+		{"agentSocket", u.AgentSocket, netconf.DefaultAgentSocket},
+		{"binDir", u.BinDir, netconf.Defaults().BinDir},
+	} {
+		there := p.def
+		if raw, ok := conf.Get(p.key); ok {
+			s, err := netconf.Decode[string](raw, "a string")
+			if err != nil {
+				s = string(raw) // no place that can be asked for
+			}
+			there = cmp.Or(s, p.def)
+		}
+		if p.asked != "" && filepath.Clean(p.asked) != filepath.Clean(there) {
+			faults = append(faults, fmt.Errorf("%s is %q, not %q", p.key, there, p.asked))
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the published conf says otherwise where things are, name the agent's configuration by --config: %w", errors.Join(faults...))
 }
 
 // agentAway refuses while an agent answers: it would publish the conf again.

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -287,6 +288,84 @@ func TestUninstallBesideAnAgent(t *testing.T) {
 	must(t, l.Close())
 	must(t, h.uninstall(false))
 	h.clean()
+}
+
+// A configuration that names other places than the published conf would pass over the pods that are
+// attached and the agent that lives, and say that all is done.
+func TestUninstallElsewhere(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(h *host)
+		want   []string
+	}{
+		"stateDir":    {func(h *host) { h.StateDir += "-2" }, []string{`stateDir is "DIR/state", not "DIR/state-2"`}},
+		"agentSocket": {func(h *host) { h.AgentSocket += "-2" }, []string{`agentSocket is "DIR/agent.sock", not "DIR/agent.sock-2"`}},
+		"binDir":      {func(h *host) { h.BinDir += "-2" }, []string{`binDir is "DIR/bin", not "DIR/bin-2"`}},
+		"the conf has none": {func(h *host) {
+			at := h.Options
+			h.StateDir, h.BinDir = "", ""
+			h.primary(nil)
+			h.StateDir, h.BinDir = at.StateDir, at.BinDir
+		}, []string{`stateDir is "/var/lib/weft", not "DIR/state"`, `binDir is "/opt/cni/bin", not "DIR/bin"`}},
+		"the conf is aside": {func(h *host) {
+			must(h.T, os.Rename(h.published(), h.ConfDir+"/.00-weft.conflist.uninstall"))
+			h.StateDir += "-2"
+		}, []string{`stateDir is "DIR/state", not "DIR/state-2"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := installed(t)
+			h.add("pod-a")
+			before := tree(t, h.dir)
+			at := h.Options
+			c.change(h)
+			if name == "the conf has none" || name == "the conf is aside" {
+				before = tree(t, h.dir)
+			}
+			for _, force := range []bool{false, true} {
+				err := h.uninstall(force)
+				if err == nil || !strings.Contains(err.Error(), "--config") {
+					t.Fatalf("force %v: %v\n%s", force, err, &h.out)
+				}
+				for _, want := range c.want {
+					if want = strings.ReplaceAll(want, "DIR", h.dir); !strings.Contains(err.Error(), want) {
+						t.Errorf("%v, want %s", err, want)
+					}
+				}
+			}
+			if d := cmp.Diff(before, tree(t, h.dir)); d != "" || h.out.Len() > 0 {
+				t.Errorf("changed: %s%s", d, &h.out)
+			}
+			h.Options = at
+			if name == "the conf has none" {
+				return
+			}
+			// The same by another spelling is no other place.
+			h.StateDir, h.AgentSocket = h.StateDir+"/", h.dir+"/./agent.sock"
+			if _, ok := errors.AsType[*install.LeftError](h.uninstall(false)); !ok {
+				t.Error("not refused for the pod")
+			}
+			if err := h.uninstall(true); err != nil {
+				t.Fatal(err)
+			}
+			h.clean()
+		})
+	}
+}
+
+// tree lists the files below a directory, with their sizes.
+func tree(t *testing.T, dir string) map[string]int64 {
+	t.Helper()
+	all := map[string]int64{}
+	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			all[path] = info.Size()
+		}
+		return err
+	}))
+	return all
 }
 
 // What is not of Weft's making stays.
