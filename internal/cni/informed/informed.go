@@ -10,7 +10,7 @@
 // moment ago is found; before the caches are complete there is no plan, but a fault of
 // code 11; every error is a *fault.Fault that names the object, of code 7 when somebody
 // must change something, else 11. A pod made anew under its name is read live: planner
-// asks for it by Refresh.
+// asks for it by Refresh; so is a running pod whose networks change.
 //
 // It does not know what annotations mean, nor how the cluster is followed or the kubelet asked.
 //

@@ -85,16 +85,19 @@ func (r *rig) blind() {
 	}
 }
 
+const conf = `{"cniVersion":"1.0.0","name":"m","type":"weft-cni","delegates":[{"cniVersion":"1.0.0","name":"defnet","type":"pa"}]}`
+
+func sandbox(pod, uid string) plan.Sandbox {
+	return plan.Sandbox{
+		ContainerID: "cid1", IfName: "eth0", Netns: "/run/netns/x",
+		Args: "K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + pod + ";K8S_POD_UID=" + uid,
+	}
+}
+
 // plan asks as weft-cni does.
 func (r *rig) plan(pod, uid string) wire.Response {
 	r.t.Helper()
-	req := wire.PlanRequest{
-		Conf: []byte(`{"cniVersion":"1.0.0","name":"m","type":"weft-cni","delegates":[{"cniVersion":"1.0.0","name":"defnet","type":"pa"}]}`),
-		Sandbox: plan.Sandbox{
-			ContainerID: "cid1", IfName: "eth0", Netns: "/run/netns/x",
-			Args: "K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + pod + ";K8S_POD_UID=" + uid,
-		},
-	}
+	req := wire.PlanRequest{Conf: []byte(conf), Sandbox: sandbox(pod, uid)}
 	return planner.Answer(r.t.Context(), req, func(*netconf.Conf) (planner.Source, error) { return r.Source, nil })
 }
 
@@ -213,6 +216,34 @@ func TestBehind(t *testing.T) {
 	r.reads("pods none", "network-attachment-definitions later")
 	s.Apply(nad("later")) // nothing remembers that it was not there
 	r.planned("none", "u5", []string{"default/later"}, "pods none", "network-attachment-definitions later")
+}
+
+// TestApplyReadsThePod: what is changed of a running pod is changed to what the API server says,
+// whatever the cache has.
+func TestApplyReadsThePod(t *testing.T) {
+	s := kubetest.New(t)
+	s.Apply(pod("web", "u1", "neta") + "---\n" + nad("neta") + "---\n" + nad("netb"))
+	r := start(t, s).ready()
+	r.blind()
+	s.Apply(pod("web", "u1", "neta,netb"))
+	s.ResetRequests()
+	req := wire.Request{Version: wire.Version, Verb: wire.VerbApply, Apply: &wire.PlanRequest{
+		Conf: []byte(conf), Sandbox: sandbox("web", "u1"),
+	}}
+	ask := func() wire.Response {
+		return planner.Handle(t.Context(), req, func(*netconf.Conf) (planner.Source, error) { return r.Source, nil }, nil)
+	}
+	if res := ask(); res.Plan == nil || len(res.Plan.Attachments) != 3 {
+		t.Errorf("answer %+v", res)
+	}
+	r.reads("pods web")
+	s.Inject(kubetest.Fault{Verb: "get", Status: 503})
+	if res := ask(); res.Error == nil || res.Error.Code != 11 {
+		t.Errorf("answer %+v", res)
+	}
+	s.Heal()
+	r.reads("pods web")
+	r.planned("web", "u1", []string{"default/neta", "default/netb"}) // what was read is kept
 }
 
 func TestMirrorPod(t *testing.T) {

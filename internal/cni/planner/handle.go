@@ -41,7 +41,9 @@ func Handle(ctx context.Context, req wire.Request, open Open, report func(contex
 	ctx, cancel := context.WithTimeout(ctx, left/2)
 	defer cancel()
 	if req.Verb == wire.VerbApply {
-		return Answer(ctx, *req.Apply, open)
+		// A first list may come from a server that is behind: networks that the pod got since
+		// would be taken from it.
+		return answerTo(ctx, *req.Apply, open, true)
 	}
 	return Answer(ctx, *req.Plan, open)
 }

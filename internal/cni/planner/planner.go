@@ -38,7 +38,12 @@ type Source interface {
 }
 
 // Answer answers one request; open gives the source that its conf names.
-func Answer(ctx context.Context, req wire.PlanRequest, open func(*netconf.Conf) (Source, error)) (res wire.Response) {
+func Answer(ctx context.Context, req wire.PlanRequest, open func(*netconf.Conf) (Source, error)) wire.Response {
+	return answerTo(ctx, req, open, false)
+}
+
+// answerTo is Answer, and with live it takes no copy of the pod.
+func answerTo(ctx context.Context, req wire.PlanRequest, open Open, live bool) (res wire.Response) {
 	conf, _, err := netconf.Parse(req.Conf) // the hands tell the conf's warnings themselves
 	if err != nil {
 		return wire.Response{Error: wire.NewError(err)}
@@ -47,7 +52,7 @@ func Answer(ctx context.Context, req wire.PlanRequest, open func(*netconf.Conf) 
 	if err != nil {
 		return wire.Response{Error: wire.NewError(err)}
 	}
-	a := &answer{src: src, in: plan.Input{
+	a := &answer{src: src, live: live, in: plan.Input{
 		Conf: conf, Sandbox: req.Sandbox, Attached: req.Attached, LookUp: true, NADs: map[plan.NADRef]plan.NAD{}, Files: map[plan.Need]plan.File{},
 	}}
 	for _, f := range req.Files {
@@ -86,6 +91,7 @@ type Refresher interface {
 type answer struct {
 	src     Source
 	in      plan.Input
+	live    bool
 	missing bool // an object that the plan names is not there
 	noNAD   bool // and it is a NAD
 	bytes   int  // of the NADs
@@ -148,8 +154,11 @@ func (a *answer) pod(ctx context.Context) (*plan.Pod, error) {
 	case name == "":
 		return nil, fault.New(fault.Environment, "CNI_ARGS", "K8S_POD_NAME", "is missing beside K8S_POD_NAMESPACE")
 	}
-	pod, err := a.src.Pod(ctx, namespace, name)
-	if r, ok := a.src.(Refresher); ok && err == nil && !pod.Is(args["K8S_POD_UID"]) {
+	r, refreshes := a.src.(Refresher)
+	pod, err := (*plan.Pod)(nil), error(nil)
+	if refreshes && a.live {
+		pod, err = r.Refresh(ctx, namespace, name)
+	} else if pod, err = a.src.Pod(ctx, namespace, name); refreshes && err == nil && !pod.Is(args["K8S_POD_UID"]) {
 		// The pod was made anew under its name; who is behind, source or runtime, is to be seen.
 		pod, err = r.Refresh(ctx, namespace, name)
 	}

@@ -29,8 +29,11 @@ func (s shared) Size(ref plan.NADRef) int {
 	}
 	return len(s.nads[ref].Config)
 }
+
 func (s shared) Hold(ctx context.Context, bytes int) error { return s.room.Acquire(ctx, int64(bytes)) }
-func (s shared) Free(bytes int)                            { s.room.Release(int64(bytes)) }
+
+func (s shared) Free(bytes int) { s.room.Release(int64(bytes)) }
+
 func (s shared) NAD(ctx context.Context, ref plan.NADRef) (plan.NAD, error) {
 	*s.asked++
 	if s.nads[ref].ResourceName == "panics" {

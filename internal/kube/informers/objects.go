@@ -189,11 +189,11 @@ func (s *nadSpec) UnmarshalJSON(b []byte) error {
 	var members struct {
 		Config configText `json:"config"`
 	}
-	if err := utiljson.Unmarshal(b, &members); err != nil {
+	if utiljson.Unmarshal(b, &members) == nil {
+		s.Config = members.Config
+	} else {
 		s.Config.broken = "cannot be read, as spec is no object"
-		return nil
 	}
-	s.Config = members.Config
 	return nil
 }
 
