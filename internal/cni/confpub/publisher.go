@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -27,12 +28,14 @@ type times struct {
 	retry       time.Duration // after a write that failed
 	restore     time.Duration // between a second restoring and the first; doubled each time
 	restoreMost time.Duration // up to this
+	repeat      time.Duration // before the same is told again
 }
 
 func defaultTimes() times {
 	return times{
 		rescan: 10 * time.Second, quiet: 20 * time.Millisecond, settle: 3 * time.Second,
 		retry: time.Second, restore: 100 * time.Millisecond, restoreMost: 30 * time.Second,
+		repeat: time.Minute,
 	}
 }
 
@@ -58,16 +61,18 @@ type Publisher struct {
 	notify  []func()
 
 	// What follows belongs to Run.
-	current  string // the file of the primary
-	primary  []byte // the last good one
-	last     []byte // what stands in the published file as far as we know, nil = nothing of ours
-	pending  string // the file that may become the primary
-	since    time.Time
-	restored time.Time         // the last restoring
-	pause    time.Duration     // before the next
-	failed   error             // of the last write, nil = it was made
-	retryAt  time.Time         // when it is tried again
-	told     map[string]string // the last text of each kind of fault
+	current string // the file of the primary
+	primary []byte // the last good one
+	last    []byte // what stands in the published file as far as we know, nil = nothing of ours
+	// candidates are the files that may become the primary and since when they are that. Another
+	// that comes and goes takes nothing from them.
+	candidates map[string]time.Time
+	restored   time.Time               // the last restoring
+	pause      time.Duration           // before the next
+	failed     error                   // of the last write, nil = it was made
+	retryAt    time.Time               // when it is tried again
+	told       map[string]string       // the last text of each kind of fault that was told
+	toldAt     map[[2]string]time.Time // by kind and text
 }
 
 // New makes a Publisher; nothing is read or written yet. The error names each wrong option.
@@ -85,7 +90,7 @@ func New(opts Options, log *slog.Logger) (*Publisher, error) {
 	}
 	return &Publisher{
 		opts: opts, log: log.With("conf", opts.path()), times: defaultTimes(), wake: wake.New(),
-		told: map[string]string{},
+		candidates: map[string]time.Time{}, told: map[string]string{}, toldAt: map[[2]string]time.Time{},
 	}, nil
 }
 
@@ -153,7 +158,7 @@ func (p *Publisher) directories() []string {
 func (p *Publisher) pass(now time.Time) time.Duration {
 	next := p.times.rescan
 	s := p.opts.look()
-	p.adopt(s)
+	p.adopt(s, now)
 	st := Status{Restored: p.Status().Restored}
 	var wait time.Duration
 	if wait, st.PrimaryErr = p.choose(s, now); wait > 0 {
@@ -168,21 +173,21 @@ func (p *Publisher) pass(now time.Time) time.Duration {
 	if err == nil && s.earlier != "" {
 		st.Err = fmt.Errorf("%s in %s sorts before %s: the runtime uses that one", s.earlier, p.opts.ConfDir, p.opts.ConfName)
 	}
-	p.tell("primary", "the primary conf cannot be used, the last good one is kept", st.PrimaryErr)
-	p.tell("publish", "the cni conf is not published as it should be", st.Err)
+	p.tell(now, "primary", "the primary conf cannot be used, the last good one is kept", st.PrimaryErr)
+	p.tell(now, "publish", "the cni conf is not published as it should be", st.Err)
 	p.set(st)
 	return next
 }
 
 // adopt takes over what an earlier process published: its primary is the last good one
 // until a better one is known.
-func (p *Publisher) adopt(s seen) {
+func (p *Publisher) adopt(s seen, now time.Time) {
 	if p.last != nil || len(s.own) == 0 {
 		return
 	}
 	own, err := Read(s.own)
 	if err != nil {
-		p.tell("own", "the published cni conf is not one that can be kept", err)
+		p.tell(now, "own", "the published cni conf is not one that can be kept", err)
 		return
 	}
 	p.last = s.own
@@ -199,20 +204,21 @@ func (p *Publisher) choose(s seen, now time.Time) (wait time.Duration, err error
 		p.current = filepath.Clean(p.opts.PrimaryConf)
 	}
 	c := Find(s.files, p.current)
-	p.tell("skipped", "a broken conf is passed over", errors.Join(c.Skipped...))
+	p.tell(now, "skipped", "a broken conf is passed over", errors.Join(c.Skipped...))
 	if c.Primary == nil {
-		p.pending = ""
+		clear(p.candidates)
 		return 0, p.absent(c, s)
 	}
 	if c.Path != p.current && (len(c.Skipped) > 0 || p.current != "" && !there(s.files, p.current)) {
-		if p.pending != c.Path {
-			p.pending, p.since = c.Path, now
+		maps.DeleteFunc(p.candidates, func(path string, _ time.Time) bool { return !there(s.files, path) })
+		if _, known := p.candidates[c.Path]; !known {
+			p.candidates[c.Path] = now
 		}
-		if wait := p.times.settle - now.Sub(p.since); wait > 0 {
+		if wait := p.times.settle - now.Sub(p.candidates[c.Path]); wait > 0 {
 			return wait, p.absent(Choice{Fault: ErrNone, Skipped: c.Skipped}, s)
 		}
 	}
-	p.pending = ""
+	clear(p.candidates)
 	o := p.opts
 	o.PrimaryConf = c.Path
 	if _, err := Render(o, c.Primary); err != nil {
@@ -279,7 +285,21 @@ func (p *Publisher) publish(s seen, now time.Time, st *Status) (wait time.Durati
 			return wait, errors.New("another tool keeps changing it")
 		}
 	}
-	// Its own temporary file has the disk looked at again at once.
+	if wait, err := p.write(want, now); err != nil {
+		return wait, err
+	}
+	p.last, st.Published = want, true
+	if !foreign {
+		p.log.Info("published the cni conf", "primary", p.current, "bytes", len(want))
+		return 0, nil
+	}
+	p.restoredOnce(s, now, st)
+	return 0, nil
+}
+
+// write puts the file there. One that failed is not tried again before its time: its own temporary
+// file has the disk looked at again at once.
+func (p *Publisher) write(want []byte, now time.Time) (wait time.Duration, err error) {
 	if wait := p.retryAt.Sub(now); p.failed != nil && wait > 0 {
 		return min(wait, p.times.retry), p.failed
 	}
@@ -288,12 +308,6 @@ func (p *Publisher) publish(s seen, now time.Time, st *Status) (wait time.Durati
 		return p.times.retry, p.failed
 	}
 	p.failed = nil
-	p.last, st.Published = want, true
-	if !foreign {
-		p.log.Info("published the cni conf", "primary", p.current, "bytes", len(want))
-		return 0, nil
-	}
-	p.restoredOnce(s, now, st)
 	return 0, nil
 }
 
@@ -326,8 +340,9 @@ func (p *Publisher) restoredOnce(s seen, now time.Time, st *Status) {
 	p.log.Warn("restored the cni conf", "reason", what, "count", st.Restored)
 }
 
-// tell logs an error of one kind when it is another than before.
-func (p *Publisher) tell(kind, what string, err error) {
+// tell logs an error of one kind when it is another than before. What was told just now is told
+// again only after a while, when it is so then.
+func (p *Publisher) tell(now time.Time, kind, what string, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -335,7 +350,11 @@ func (p *Publisher) tell(kind, what string, err error) {
 	if p.told[kind] == text {
 		return
 	}
-	p.told[kind] = text
+	maps.DeleteFunc(p.toldAt, func(_ [2]string, at time.Time) bool { return now.Sub(at) >= p.times.repeat })
+	if _, recently := p.toldAt[[2]string{kind, text}]; recently {
+		return
+	}
+	p.told[kind], p.toldAt[[2]string{kind, text}] = text, now
 	if err == nil {
 		p.log.Info("a fault of the cni conf is over", "fault", kind)
 		return

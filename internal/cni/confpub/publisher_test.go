@@ -193,6 +193,61 @@ func TestAnotherPrimary(t *testing.T) {
 	n.want(n.pass(time.Minute), "10-a.conflist", confA, nil)
 }
 
+// One that comes and goes keeps none that stays from becoming the primary in the place of one
+// that is gone, and says the same over and over only once in a while.
+func TestPrimaryThatFlaps(t *testing.T) {
+	n := newNode(t)
+	n.pub.Allow()
+	n.write("05-x.conflist", confA)
+	n.pass(0)
+	n.must(os.Remove(n.at("05-x.conflist")))
+	n.write("20-b.conflist", confB)
+	const confC = `{"cniVersion":"0.4.0","name":"c","type":"pc"}`
+	flap := func(i int) {
+		if i%2 == 0 {
+			n.write("10-a.conflist", confC)
+		} else {
+			n.must(os.Remove(n.at("10-a.conflist")))
+		}
+		n.pass(250 * time.Millisecond)
+	}
+	for i := range 12 { // 3 s
+		flap(i)
+		if p := n.own(); p.PrimaryConf != n.at("05-x.conflist") {
+			t.Fatalf("%s after %d looks", p.PrimaryConf, i+1)
+		}
+	}
+	for i := range 4 {
+		flap(i)
+	}
+	if p := n.own(); p.PrimaryConf == n.at("05-x.conflist") {
+		t.Errorf("%s after 4 s", p.PrimaryConf)
+	}
+	// What sorts first is the primary again, and its coming and going is no other choice.
+	for i := range 472 { // 2 minutes all in all
+		flap(i)
+	}
+	n.want(n.pub.Status(), "10-a.conflist", confC, confpub.ErrGone)
+	for what, most := range map[string]int{"chose the primary conf": 3, "has a fault": 6, "is over": 6} {
+		if got := strings.Count(n.log.String(), what); got == 0 && most > 3 || got > most {
+			t.Errorf("%d times %q", got, what)
+		}
+	}
+	// What was not told while it was new is told when it lasts.
+	n.log.Reset()
+	n.pass(2 * time.Second)
+	n.write("10-a.conflist", confC)
+	n.pass(time.Second)
+	n.must(os.Remove(n.at("20-b.conflist")))
+	n.must(os.Remove(n.at("10-a.conflist")))
+	for range 12 {
+		n.pass(10 * time.Second)
+	}
+	if got := n.log.String(); !strings.Contains(got, "has a fault") {
+		t.Errorf("a fault that lasts is not told: %s", got)
+	}
+}
+
 // Another tool takes the published file away, renames it, empties it, changes its mode, or
 // puts something else there.
 func TestRestore(t *testing.T) {
