@@ -121,7 +121,7 @@ networkDriver: {enabled: true, kubeletDir: %[3]s, nriSocket: %[1]s/nri.sock, sys
 	eventually(t, "two VFs", func() bool { return len(driverView{a.driver}.Devices()) == 2 })
 	before := host.Snapshot()
 	prepareClaim(t, kubelet)
-	handOver(t, a, host)
+	handOver(t, a, host, server)
 
 	if _, err := kubelet.Unprepare(t.Context(), driverName, &drapb.Claim{Namespace: "default", Name: "net", Uid: "c1"}); err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func prepareClaim(t *testing.T, kubelet *kubelettest.Kubelet) {
 }
 
 // handOver has the planner see to the devices of the pod, and refuse the second one.
-func handOver(t *testing.T, a *Agent, machine *kerneltest.Machine) {
+func handOver(t *testing.T, a *Agent, machine *kerneltest.Machine, server *kubetest.Server) {
 	t.Helper()
 	<-a.cluster.Synced()
 	src, err := a.plannerSource(t.Context(), wire.Request{Verb: wire.VerbPlan})
@@ -156,6 +156,18 @@ func handOver(t *testing.T, a *Agent, machine *kerneltest.Machine) {
 	}
 	if _, err := s.Prepared("u2"); err == nil || !strings.Contains(err.Error(), "claim default/net is prepared for the pod of UID u1") {
 		t.Errorf("the second pod: %v", err)
+	}
+	// A pod that the cache does not know yet is waited for: others' claims are no reason to fail its ADD.
+	late := time.AfterFunc(seenWithin/4, func() {
+		server.Apply(`
+kind: Pod
+metadata: {name: third, uid: u3}
+spec: {nodeName: n1}
+`)
+	})
+	defer late.Stop()
+	if names, err := s.Prepared("u3"); err != nil || len(names) > 0 {
+		t.Errorf("a pod that is seen late: %q %v", names, err)
 	}
 	drawn, name := a.own("u1")
 	want := map[string][]string{driverName + "/fast": {string(kerneltest.VFAddr(pf, 0))}}

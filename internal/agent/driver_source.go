@@ -48,13 +48,19 @@ func (d *networkDriver) unknown() bool {
 // source is the planner's: pods and networks of the caches, and the devices that pods claimed.
 type source struct {
 	*informed.Source
-	d *networkDriver
+	d     *networkDriver
+	alone func(podUID string) error // says that another pod has a claim of it
+}
+
+// sourceOf is the planner's source for one request, whose time ctx has.
+func sourceOf(ctx context.Context, s *informed.Source, d *networkDriver) source {
+	return source{Source: s, d: d, alone: func(podUID string) error { return d.alone(ctx, handover.Sandbox{PodUID: podUID}) }}
 }
 
 // Prepared implements planner.Handing.
 func (s source) Prepared(podUID string) ([]string, error) {
 	if r := s.d.made(); r != nil {
-		if err := s.d.elsewhere(podUID); err != nil {
+		if err := s.alone(podUID); err != nil {
 			return nil, err
 		}
 		return r.handover.Prepared(podUID)
@@ -97,17 +103,21 @@ type hands struct {
 
 // Attach implements what nri asks for.
 func (h hands) Attach(ctx context.Context, s handover.Sandbox) ([]handover.Given, error) {
-	err := alone(ctx, s, func() error { return h.d.elsewhere(s.PodUID) }, func() bool {
-		synced := closed(h.d.cluster.Synced())
-		if !synced {
-			h.d.log.WarnContext(ctx, "pods are not known yet: whether another pod has a claim of this one is not looked at", "pod_uid", s.PodUID)
-		}
-		return synced
-	})
-	if err != nil {
+	if err := h.d.alone(ctx, s); err != nil {
 		return nil, err
 	}
 	return h.r.handover.Attach(ctx, s)
+}
+
+// alone is elsewhere of a sandbox that is about to start, for a cache that is behind.
+func (d *networkDriver) alone(ctx context.Context, s handover.Sandbox) error {
+	return alone(ctx, s, func() error { return d.elsewhere(s.PodUID) }, func() bool {
+		synced := closed(d.cluster.Synced())
+		if !synced {
+			d.log.WarnContext(ctx, "pods are not known yet: whether another pod has a claim of this one is not looked at", "pod_uid", s.PodUID)
+		}
+		return synced
+	})
 }
 
 // A cache that is behind is waited for, for less than a hook may take.

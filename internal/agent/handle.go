@@ -50,7 +50,7 @@ func (a *Agent) plannerSource(ctx context.Context, req wire.Request) (planner.So
 			return nil, fault.New(fault.TryLater, "network driver", "", "%v", err)
 		}
 	}
-	return source{a.source, a.driver}, nil
+	return sourceOf(ctx, a.source, a.driver), nil
 }
 
 // awaitCaches waits until the caches are complete, or long enough.
