@@ -69,7 +69,7 @@ func (m *Metrics) Driver(src DriverSources) *Driver {
 
 // Call notes a call of the kubelet or the runtime: prepare, unprepare, status, attach, detach, return.
 func (d *Driver) Call(call string, took time.Duration, err error) {
-	d.calls.WithLabelValues(call, outcome(err)).Observe(took.Seconds())
+	d.calls.WithLabelValues(call, outcome(err)).Observe(seconds(took))
 }
 
 func outcome(err error) string {
@@ -86,7 +86,7 @@ func (d *Driver) Published(offered map[string]int, changed bool, took time.Durat
 	if !changed {
 		what = "unchanged"
 	}
-	d.publish.WithLabelValues(what).Observe(took.Seconds())
+	d.publish.WithLabelValues(what).Observe(seconds(took))
 	if err != nil {
 		return
 	}
@@ -98,7 +98,7 @@ func (d *Driver) Published(offered map[string]int, changed bool, took time.Durat
 
 // Scanned notes a look at all devices of a manager.
 func (d *Driver) Scanned(manager string, took time.Duration) {
-	d.scans.WithLabelValues(manager).Observe(took.Seconds())
+	d.scans.WithLabelValues(manager).Observe(seconds(took))
 }
 
 // Registered notes whether the kubelet knows the driver, and if not, that an attempt failed.

@@ -87,25 +87,29 @@ func newIn(registry *prometheus.Registry, version string, src Sources) *Metrics 
 // Call notes one call of weft-cni (plugin "") or of a plugin.
 func (m *Metrics) Call(verb, plugin string, d time.Duration, failed bool) {
 	plugin = m.bounded(plugin)
-	m.durations.WithLabelValues(verb, plugin).Observe(d.Seconds())
+	m.durations.WithLabelValues(verb, plugin).Observe(seconds(d))
 	if failed {
 		m.failures.WithLabelValues(verb, plugin).Inc()
 	}
 }
 
 // LaneWait notes how long a call of weft-cni waited for lanes.
-func (m *Metrics) LaneWait(d time.Duration) { m.laneWait.Observe(d.Seconds()) }
+func (m *Metrics) LaneWait(d time.Duration) { m.laneWait.Observe(seconds(d)) }
 
 // Planned notes one request to the planner and the CNI code of its answer, 0 for fine.
 func (m *Metrics) Planned(verb string, code uint, d time.Duration) {
 	m.requests.WithLabelValues(verb, strconv.FormatUint(uint64(code), 10)).Inc()
-	m.planning.WithLabelValues(verb).Observe(d.Seconds())
+	m.planning.WithLabelValues(verb).Observe(seconds(d))
 }
 
 // DevicesAsked notes one attempt to learn which devices the kubelet gave to a pod.
 func (m *Metrics) DevicesAsked(method, outcome string, d time.Duration) {
-	m.devices.WithLabelValues(method, outcome).Observe(d.Seconds())
+	m.devices.WithLabelValues(method, outcome).Observe(seconds(d))
 }
+
+// seconds are no fewer than none, whatever clock they are of: a sum that falls is taken for a start
+// anew.
+func seconds(d time.Duration) float64 { return max(d, 0).Seconds() }
 
 func (m *Metrics) bounded(plugin string) string {
 	m.mu.Lock()

@@ -162,3 +162,31 @@ func TestDocumented(t *testing.T) {
 		}
 	}
 }
+
+// TestClockSetBack: no sum falls.
+func TestClockSetBack(t *testing.T) {
+	m := pedantic(sources())
+	m.Call("ADD", "", time.Second, false)
+	m.Call("ADD", "", -time.Hour, false)
+	m.LaneWait(-time.Hour)
+	m.Planned("plan", 0, -time.Hour)
+	m.DevicesAsked("get", "fine", -time.Hour)
+	sums := 0
+	for _, line := range own(t, m) {
+		name, value, _ := strings.Cut(line, " ")
+		if !strings.Contains(name, "_sum") {
+			continue
+		}
+		sums++
+		want := "0"
+		if strings.HasPrefix(name, "weft_cni_duration") {
+			want = "1"
+		}
+		if value != want {
+			t.Errorf("%s, want %s", line, want)
+		}
+	}
+	if sums != 4 {
+		t.Errorf("%d sums", sums)
+	}
+}

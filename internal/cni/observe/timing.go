@@ -118,10 +118,13 @@ func (w *stopwatch) gone() []Timing {
 
 // call is the time of a whole call that ended then.
 func (w *stopwatch) call(verb string, at time.Time, failed bool) Timing {
-	return Timing{Verb: verb, Duration: at.Sub(w.begun), Failed: failed, Waited: w.waited}
+	return Timing{Verb: verb, Duration: between(w.begun, at), Failed: failed, Waited: w.waited}
 }
 
-func waited(p journal.Phase) time.Duration { return time.Duration(p.Waited) * time.Millisecond }
+// between is no less than nothing: the clock that records are written by may be set back.
+func between(begun, ended time.Time) time.Duration { return max(ended.Sub(begun), 0) }
+
+func waited(p journal.Phase) time.Duration { return max(time.Duration(p.Waited)*time.Millisecond, 0) }
 
 // run begins the time of a plugin that is about to run, or runs.
 func (w *stopwatch) run(verb string, p journal.Phase, plugin int) {
@@ -137,7 +140,7 @@ func (w *stopwatch) stop(s *Sandbox, at time.Time, failed bool) []Timing {
 	if verb == "" || plugin == "" || verb == VerbDel && !w.started {
 		return nil
 	}
-	return []Timing{{Verb: verb, Plugin: plugin, Duration: at.Sub(w.since), Failed: failed}}
+	return []Timing{{Verb: verb, Plugin: plugin, Duration: between(w.since, at), Failed: failed}}
 }
 
 // remaining reads the phases that were written after the first lines of a file that has lost

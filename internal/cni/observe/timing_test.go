@@ -102,6 +102,10 @@ func TestTimings(t *testing.T) {
 			{Verb: "DEL", Plugin: "pa", Duration: ms(2)},
 			{Verb: "DEL", Duration: ms(3), Waited: ms(9)},
 		}},
+		"a clock that is set back": {func(w *writer) {
+			w.begin("p", nil, []string{"pa"}).after(ms(1), attempting(0), started(0, 0)).after(-time.Hour, waits(done(0), -5)).after(ms(1), done(journal.WholeCall)).
+				after(ms(1), record.UndoPhase(true), undoing(0), started(0, 0)).after(-time.Hour, undone(0)).forget()
+		}, []Timing{{Verb: "ADD", Plugin: "pa"}, {Verb: "ADD"}, {Verb: "DEL", Plugin: "pa"}, {Verb: "DEL"}}},
 		"phases of nothing": {func(w *writer) {
 			w.begin("p", nil, []string{"pa"}).after(ms(1), started(0, 0), done(7), undone(-3), started(9, 9), attempting(5), started(5, 0), done(5)).forget()
 		}, nil},
