@@ -13,15 +13,18 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
 	fakediscovery "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/weftnet/weft/api/v2alpha1"
@@ -509,4 +512,25 @@ func TestNothingOfferedShows(t *testing.T) {
 	r.elsewhere = nil
 	r.mu.Unlock()
 	r.condition("Ready", metav1.ConditionTrue, "Ready", "")
+}
+
+// Nor does it while the API server refuses them, which it says once they are tried; and what it said goes when
+// they are there.
+func TestRefusedSlicesShow(t *testing.T) {
+	r := newRig(t)
+	var refuse atomic.Bool
+	refuse.Store(true)
+	r.client.PrependReactor("create", "resourceslices", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if refuse.Load() {
+			return true, nil, errors.New("admission says no")
+		}
+		return false, nil, nil
+	})
+	r.run()
+	r.driver.Configure(config(1, "", 3, "fast"))
+	r.condition("Ready", metav1.ConditionFalse, "Devices", "does not have 2 of 2 devices, as n1/fast/dummy0")
+	r.condition("Ready", metav1.ConditionFalse, "Devices", "admission says no")
+	refuse.Store(false)
+	r.condition("Ready", metav1.ConditionTrue, "Ready", "")
+	r.offered("networkdriver.cilium.io n1/fast: dummy0 dummy2")
 }

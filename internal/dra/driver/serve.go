@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
 	"github.com/weftnet/weft/api/v2alpha1"
 	"github.com/weftnet/weft/internal/dra/kubelet"
 	"github.com/weftnet/weft/internal/dra/publish"
@@ -181,17 +183,25 @@ func (d *Driver) start(ctx context.Context, id identity) *session {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &session{id: id, cancel: cancel}
 	log := d.cfg.Log.With("driver", id.driver)
+	a := newAsked(d.cfg.Plugin(id.driver))
 	r := kubelet.New(kubelet.Config{
 		Driver: id.driver, Node: d.cfg.Node, Dir: d.cfg.KubeletDir, Client: d.cfg.Client,
-		Plugin: d.cfg.Plugin(id.driver), Interval: id.interval, Timeout: id.timeout, MaxAttempts: id.attempts,
-		Report: func(s kubelet.Status) { d.registered(id.driver, s) },
+		Plugin: a, Interval: id.interval, Timeout: id.timeout, MaxAttempts: id.attempts,
+		Report: func(s kubelet.Status) {
+			d.registered(id.driver, s)
+			a.news.Raise()
+		},
 	}, d.cfg.Log)
 	s.publisher = publish.New(publish.Options{
 		Store: d.cfg.Store, Log: log,
-		Publish: r.Publish,
+		Publish: func(ctx context.Context, resources resourceslice.DriverResources) error {
+			a.set(resources)
+			return r.Publish(ctx, resources)
+		},
 		Observe: func(o publish.Outcome) { d.observed(id.driver, o) },
 	})
 	s.done.Go(func() { d.look(ctx, s, log) })
+	s.done.Go(func() { d.agree(ctx, id.driver, a) })
 	s.done.Go(func() {
 		// Devices first: a kubelet that knows the driver may call at once.
 		select {

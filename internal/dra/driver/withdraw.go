@@ -8,10 +8,8 @@ import (
 	"errors"
 	"time"
 
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 )
 
 // withdrawTime is how long an API server that is away may hold up what is registered next. The kubelet
@@ -24,18 +22,11 @@ func (d *Driver) withdraw(ctx context.Context, driver string) {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTime)
 	defer cancel()
 	all := d.cfg.Client.ResourceV1().ResourceSlices()
-	list, err := all.List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
-		resourceapi.ResourceSliceSelectorDriver: driver, resourceapi.ResourceSliceSelectorNodeName: d.cfg.Node,
-	}.String()})
-	if err == nil {
-		for _, s := range list.Items {
-			if s.Spec.Driver != driver || s.Spec.NodeName == nil || *s.Spec.NodeName != d.cfg.Node {
-				continue
-			}
-			gone := all.Delete(ctx, s.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(s.UID))})
-			if !apierrors.IsNotFound(gone) {
-				err = errors.Join(err, gone)
-			}
+	own, err := d.slicesOf(ctx, driver)
+	for _, s := range own {
+		gone := all.Delete(ctx, s.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(s.UID))})
+		if !apierrors.IsNotFound(gone) {
+			err = errors.Join(err, gone)
 		}
 	}
 	if err != nil && ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
