@@ -10,7 +10,8 @@
 // Invariants: an invalid configuration never replaces the last good one, which is kept in
 // <stateDir>/networkdriver.json, so that it is in force after a restart as well; a change of the
 // configuration changes no allocation; without a configuration nothing is offered, and what was
-// prepared can still be given back; nothing that the API server or the kubelet does ends Run.
+// prepared can still be given back; nothing that the API server or the kubelet does ends Run; what
+// is published and is not there some seconds later is in the status.
 //
 // It must not know what a device is, how claims are prepared, nor how objects are watched.
 //

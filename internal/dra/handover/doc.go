@@ -17,7 +17,8 @@
 // Crash windows: before the intent nothing moved; between intent and the last phase the next call
 // for that sandbox, or Recover, undoes what was attempted, since a link that did not move is home
 // already; after the last phase the hand-over stands until somebody ends it. A broken record is written
-// anew out of what could be read of it before its links are brought home.
+// anew out of what could be read of it, in the step that puts it into quarantine; of one of which nothing can
+// be, the next Attach writes down what it finds in the sandbox.
 //
 // It must not know annotations, claims' parameters beyond the name in the pod, nor what a device is.
 //
