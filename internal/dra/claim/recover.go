@@ -76,7 +76,10 @@ func (c *Claims) recoverRecord(ctx context.Context, key journal.Key, held map[us
 		c.book.release(uid)
 		return nil // a placeholder, or a record of which nothing is known
 	}
-	c.superseded(&l, held, key)
+	if err := c.superseded(rec, &l, held); err != nil {
+		c.readLater(key, err)
+		return err
+	}
 	switch {
 	case l.phase == releasing:
 		c.freeing(l.body) // before there are rows
@@ -110,8 +113,9 @@ func (c *Claims) readLater(key journal.Key, err error) {
 }
 
 // superseded leaves out what a newer record has: a phase that was not on the disk when the power
-// went said that the device had been freed.
-func (c *Claims) superseded(l *life, held map[use]journal.Key, key journal.Key) {
+// went said that the device had been freed. It is written now: what is left is perhaps tried again, by the record.
+func (c *Claims) superseded(rec *journal.Record, l *life, held map[use]journal.Key) error {
+	key := rec.Key()
 	for i, d := range l.body.Devices {
 		what := use{device: d.Name, share: d.ShareID}
 		if l.phase == releasing && l.boot && !l.touched[i] {
@@ -119,12 +123,16 @@ func (c *Claims) superseded(l *life, held map[use]journal.Key, key journal.Key) 
 		}
 		if newer, ok := held[what]; ok && newer != key {
 			c.cfg.Log.Warn("device is another claim's by now", "claim", nameOf(l.body).String(), "device", d.Name, "holder_uid", newer)
+			if err := record.Note(rec, journal.Phase{Phase: journal.Undone, Item: i}); err != nil {
+				return err
+			}
 			delete(l.touched, i)
 			l.phase = releasing
 			continue
 		}
 		held[what] = key
 	}
+	return nil
 }
 
 // remaining is a life without the devices that were freed.

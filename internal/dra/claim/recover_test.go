@@ -383,6 +383,31 @@ func TestCorruptRecordOfAHalfFreedClaim(t *testing.T) {
 	r.clean(t)
 }
 
+// A record that is read late, when another claim has its device, frees it at no try.
+func TestSupersededIsTriedAgain(t *testing.T) {
+	r := newRig(t)
+	claim := t22()
+	r.api.add(claim)
+	r.mustPrepare(t, claim)
+	_ = r.Close()
+	r.open(t)
+	r.hw.set(func() { r.hw.fault["return uid-c1"] = errors.New("no such luck") })
+	held := map[use]journal.Key{{device: vfName(0)}: "uid-c2"}
+	if err := r.recoverRecord(t.Context(), "uid-c1", held); err == nil {
+		t.Fatal("it is freed")
+	}
+	r.hw.set(func() { clear(r.hw.fault) })
+	if err := r.releaseAgain(t.Context(), "uid-c1"); err != nil {
+		t.Fatal(err)
+	}
+	if n := r.hw.count("free"); n != 0 {
+		t.Errorf("what another claim has is freed %d times", n)
+	}
+	if keys, err := r.records.Keys(); err != nil || len(keys) != 0 {
+		t.Errorf("records: %v, %v", keys, err)
+	}
+}
+
 // bySeed is a claim as the seed's driver leaves it: a status, and a pool without the node.
 func bySeed(name, pod, data string, dev int) *resourceapi.ResourceClaim {
 	c := newClaim(name, pod, nil, dev)
