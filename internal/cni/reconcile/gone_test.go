@@ -138,6 +138,25 @@ func TestWithdraw(t *testing.T) {
 	})
 }
 
+// TestCompleted: a pod completes, which the kubelet says when its sandbox is gone. Its status stays as
+// it was, and nothing is written.
+func TestCompleted(t *testing.T) {
+	bubble(t, func(r *rig) {
+		s := finished(sandbox("c1", "a", "uid-a", "10.0.0.2/24"))
+		r.pod("a")
+		r.put(s)
+		r.pass(time.Minute)
+		r.drop(s)
+		r.pass(10 * time.Second)
+		r.set("a", func(p *pod) { p.terminal = true })
+		r.pass(10 * time.Minute)
+		r.want("a", 1, statusOf(s, "10.0.0.2")...)
+		if len(r.state) != 0 || len(r.queue.items) != 0 {
+			t.Errorf("kept %v, %v", r.state, r.queue.items)
+		}
+	})
+}
+
 // TestARecordThatCannotBeRead: its sandbox may live, so its entries stay, also when it is put
 // aside.
 func TestARecordThatCannotBeRead(t *testing.T) {

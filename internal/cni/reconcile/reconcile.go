@@ -15,7 +15,7 @@
 //     terminal, nor while its newest sandbox is half done; a sandbox of an earlier boot is gone.
 //   - Entries of other writers are kept (internal/cni/planner/report). Those of the pod's
 //     earlier sandboxes are no other writer's: they are remembered until they are out, and
-//     are taken out at once when no sandbox is left, since a later agent remembers nothing.
+//     are taken out soon when no sandbox is left, since a later agent remembers nothing.
 //     A record that cannot be read may be of a sandbox that lives: its entries stay.
 //   - One ADD is one write: what was written is remembered until the cache shows it or
 //     something else, so that a cache that is behind causes no second write.
@@ -65,6 +65,9 @@ const (
 	// behindFor is how long a cache may show what was there before a write. After it the
 	// cache is believed: another writer may have put that back.
 	behindFor = 30 * time.Second
+	// endsFor is how long after its last sandbox a pod may come to its end, or get another one: the
+	// kubelet says that a pod has completed when its sandbox is gone. Its status is left alone then.
+	endsFor = 30 * time.Second
 	// freely is how often one and the same status is put back at once. Another writer that
 	// does so as well would have the two of them write as fast as the API server can.
 	freely = 4
@@ -218,6 +221,8 @@ func (r *Reconciler) work(ctx context.Context, uid string) verdict {
 	case s == nil && (len(gone) == 0 || !ok || r.pods.Deleting(pod)):
 		r.forget(uid)
 		return verdict{}
+	case s == nil && r.mayEnd(uid) > 0:
+		return verdict{recheck: r.mayEnd(uid)}
 	case !ok:
 		return verdict{} // when it comes, it is a change of the pod
 	}

@@ -35,6 +35,7 @@ type state struct {
 	waiters  []*waiter
 	pod      planner.PodRef
 	had      map[report.Name]string // the entries of its sandboxes, and whose they were last (container ID)
+	alone    time.Time              // since when it has no sandbox
 }
 
 // life is one record, and not a later one of its key.
@@ -156,7 +157,7 @@ func (r *Reconciler) earlier(uid string, newest *observe.Sandbox, all []*observe
 		st.had = map[report.Name]string{}
 	}
 	for i, s := range all {
-		st.pod = refOf(s)
+		st.pod, st.alone = refOf(s), time.Time{}
 		for _, name := range names[i] {
 			st.had[name] = containerOf(s)
 		}
@@ -205,6 +206,17 @@ func (r *Reconciler) settle(uid string, s *observe.Sandbox, shown bool) {
 		}
 		return over
 	})
+}
+
+// mayEnd is how long a pod that has no sandbox is waited for, until it ends or gets another one.
+func (r *Reconciler) mayEnd(uid string) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := r.of(uid)
+	if st.alone.IsZero() {
+		st.alone = time.Now()
+	}
+	return endsFor - time.Since(st.alone)
 }
 
 // release ends the waiting for a pod that has no sandbox.
