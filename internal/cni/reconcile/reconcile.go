@@ -210,20 +210,17 @@ func (r *Reconciler) work(ctx context.Context, uid string) verdict {
 	all := r.records.ByPod(uid)
 	s := newest(all)
 	ref, gone := r.earlier(uid, s, all)
-	switch {
-	case s == nil:
-		r.release(uid)
-	case !r.complete(s):
+	if s != nil && !r.complete(s) {
 		return verdict{} // a change of the record comes
 	}
 	pod, annotation, ok := r.pods.Status(ref)
-	switch {
-	case s == nil && (len(gone) == 0 || !ok || r.pods.Deleting(pod)):
-		r.forget(uid)
-		return verdict{}
-	case s == nil && r.mayEnd(uid) > 0:
-		return verdict{recheck: r.mayEnd(uid)}
-	case !ok:
+	if s == nil {
+		r.release(uid)
+		if v, done := r.alone(uid, ok && len(gone) > 0 && !r.pods.Deleting(pod)); done {
+			return v
+		}
+	}
+	if !ok {
 		return verdict{} // when it comes, it is a change of the pod
 	}
 	status, err := r.status(s, gone)
@@ -276,6 +273,16 @@ func (r *Reconciler) write(ctx context.Context, uid string, pod planner.PodRef, 
 		r.remember(uid, cached, old, wrote, says)
 	}
 	return err
+}
+
+// alone decides about a pod that has no sandbox: done = it has no entries of ours, or keeps them for now.
+func (r *Reconciler) alone(uid string, lives bool) (v verdict, done bool) {
+	if !lives {
+		r.forget(uid)
+		return verdict{}, true
+	}
+	left := r.mayEnd(uid)
+	return verdict{recheck: left}, left > 0
 }
 
 // failed tells a fault, once for a pod as long as it lasts, and has the pod tried again.
