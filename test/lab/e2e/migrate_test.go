@@ -171,9 +171,12 @@ type changeOver struct {
 func (m *changeOver) multus() {
 	m.t.Helper()
 	m.noAgents()
-	if out, status := m.try(m.weft+"/weft-agent", "uninstall"); status != 0 {
-		m.t.Fatalf("uninstall: status %d: %s", status, out)
-	}
+	m.wait("nothing is attached", func() error { // the runtime may still repeat a DEL of the test before
+		if out, status := m.try(m.weft+"/weft-agent", "uninstall"); status != 0 {
+			return fmt.Errorf("uninstall: status %d: %s", status, out)
+		}
+		return nil
+	})
 	m.nodeReady(true)
 	m.create("bare", "")
 	m.running("bare")
