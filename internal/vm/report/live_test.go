@@ -245,9 +245,9 @@ func heap() int64 {
 }
 
 // A node of 500 machines: nothing is written once all is written, neither after another look at
-// every machine nor by an agent that starts anew; and a machine takes little memory.
+// every machine nor by an agent that starts anew. (What memory a machine takes, BenchmarkSteady500 says.)
 func TestManyMachines(t *testing.T) {
-	const n, most = 500, 20 << 10
+	const n = 500
 	g := newRig(t, n)
 	r, stop := g.start(t, true)
 	defer func() { stop() }()
@@ -256,15 +256,9 @@ func TestManyMachines(t *testing.T) {
 	stop()
 
 	g.api.ResetRequests()
-	before := heap()
 	r, stop = g.start(t, true)
 	g.readSince(t, r, time.Time{})
 	g.settled(t, r)
-	if each := (heap() - before) / n; each > most {
-		t.Errorf("a machine takes %d bytes of memory, more than %d", each, most)
-	} else {
-		t.Logf("a machine takes %d bytes of memory", each)
-	}
 	for range 2 {
 		now := time.Now()
 		g.pokeAll(r)

@@ -119,16 +119,18 @@ func (k *kubelet) List(ctx context.Context, _ *podresourcesv1.ListPodResourcesRe
 	if k.huge {
 		res.PodResources = append(res.PodResources, &podresourcesv1.PodResources{Name: strings.Repeat("x", maxAnswer)})
 	}
+	var late error
 	if hold := k.hold; hold != nil {
 		k.mu.Unlock()
 		select {
 		case <-hold:
-		case <-ctx.Done():
+		case <-ctx.Done(): // here, which may be before it is at who asked
+			late = ctx.Err()
 		}
 		k.mu.Lock()
 	}
 	k.inside--
-	return res, nil
+	return res, late
 }
 
 // pod gives a pod devices: each container those of a line, "resource id id".
