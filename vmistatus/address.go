@@ -73,6 +73,16 @@ func (a *addresses) add(ip netip.Addr, s string, from address) {
 	a.list = append(a.list, from)
 }
 
+// known is the address of a spelling that is there.
+func (a *addresses) known(s string) (netip.Addr, bool) {
+	for i := range a.list {
+		if a.list[i].as == s {
+			return a.list[i].ip, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
 func (a *addresses) count(v4 bool) int {
 	if v4 {
 		return a.v4

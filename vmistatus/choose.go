@@ -111,7 +111,10 @@ func (m *merger) addPod(preferred string, all []string, from address) {
 func (m *merger) readGuest(e *entry) {
 	for i := range e.guest {
 		for _, s := range e.guest[i].IPs {
-			ip, ok := parseIP(s)
+			ip, ok := m.pod.known(s)
+			if !ok {
+				ip, ok = parseIP(s)
+			}
 			switch {
 			case !ok:
 				m.reject(s, Origin{FromAgent, NotAnAddress})

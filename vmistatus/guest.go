@@ -20,8 +20,8 @@ type record struct {
 	mac    hwaddr
 	bare   int32 // bytes of the name without the label of an alias
 	rank   rank
-	global bool // has an address that others can reach
 	taken  bool // leads a group that an interface of the domain has
+	global bool // leads another one, which has an address that others can reach
 }
 
 // base is the name without the label of an alias.
@@ -80,18 +80,17 @@ func isLoopback(base string) bool {
 	return base == "lo" || len(base) >= len(word) && strings.EqualFold(base[:len(word)], word)
 }
 
-// scope says whether a record has an address that others can reach, and whether it has nothing
-// but loopback.
-func scope(g *GuestInterface) (global, loopback bool) {
-	loopback = len(g.IPs) > 0
+// onlyLoopback says whether a record has addresses, and nothing but loopback.
+func onlyLoopback(g *GuestInterface) bool {
 	for _, s := range g.IPs {
-		ip, ok := parseIP(s)
-		if ok && ip.IsGlobalUnicast() {
-			return true, false
+		if s == "" || s[0] != ':' && s[0] != '0' && !strings.HasPrefix(s, "127.") {
+			return false // whatever it is: no loopback address is spelled so
 		}
-		loopback = loopback && !ok && ip.IsLoopback()
+		if ip, ok := parseIP(s); ok || !ip.IsLoopback() {
+			return false
+		}
 	}
-	return false, loopback
+	return len(g.IPs) > 0
 }
 
 // prepare sorts what the guest reports so that groups stand together.
@@ -101,11 +100,10 @@ func prepare(guest []GuestInterface) []record {
 	for i := range guest {
 		g := &guest[i]
 		base, _, alias := strings.Cut(g.Name, ":")
-		global, loopback := scope(g)
-		if loopback || isLoopback(base) {
+		if isLoopback(base) || onlyLoopback(g) {
 			continue
 		}
-		r := record{GuestInterface: g, mac: parseMAC(g.MAC), bare: int32(len(base)), rank: rankOf(base), global: global}
+		r := record{GuestInterface: g, mac: parseMAC(g.MAC), bare: int32(len(base)), rank: rankOf(base)}
 		aliases = aliases || alias && r.mac.nothing()
 		unsorted = append(unsorted, r)
 	}
@@ -250,10 +248,13 @@ func (g group) mac() string {
 	return ""
 }
 
+// global says whether the interface has an address that others can reach.
 func (g group) global() bool {
 	for i := range g {
-		if g[i].global {
-			return true
+		for _, s := range g[i].IPs {
+			if ip, ok := parseIP(s); ok && ip.IsGlobalUnicast() {
+				return true
+			}
 		}
 	}
 	return false
@@ -261,7 +262,7 @@ func (g group) global() bool {
 
 // compareUse orders what only the guest knows by usefulness.
 func compareUse(a, b group) int {
-	if x, y := a.global(), b.global(); x != y {
+	if x, y := a[0].global, b[0].global; x != y {
 		if x {
 			return -1
 		}

@@ -123,6 +123,7 @@ func (m *merger) addGuestOnly() {
 	rest := make([]group, 0, few)
 	for g := range groups(m.records) {
 		if !g[0].taken {
+			g[0].global = g.global()
 			rest = append(rest, g)
 		}
 	}

@@ -114,6 +114,7 @@ func (m *merger) index() {
 type names struct {
 	few   [few / 2]named
 	count int
+	next  int            // behind the one that was found last: most are asked for in the order that they stand in
 	many  map[string]int // instead
 }
 
@@ -131,8 +132,15 @@ func (n *names) expect(count int) {
 
 // find is -1 for a name that is not there.
 func (n *names) find(name string) int {
-	for i := range n.few[:n.count] {
+	for i := n.next; i < n.count; i++ {
 		if n.few[i].name == name {
+			n.next = i + 1
+			return n.few[i].at
+		}
+	}
+	for i := range n.few[:min(n.next, n.count)] {
+		if n.few[i].name == name {
+			n.next = i + 1
 			return n.few[i].at
 		}
 	}

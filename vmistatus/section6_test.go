@@ -392,3 +392,19 @@ func TestStaleIsMarked(t *testing.T) {
 		})
 	}
 }
+
+// However a loopback address is spelled, a record that has nothing else is not shown; one with anything
+// else is.
+func TestLoopbackSpellings(t *testing.T) {
+	for s, shown := range map[string]bool{
+		"127.0.0.1": false, "127.255.255.254": false, "127.0.0.1/8": false, "::1": false, "::1/128": false,
+		"0:0:0:0:0:0:0:1": false, "0000::0001": false, "::ffff:127.0.0.1": false, "0::ffff:7f00:1": false,
+		"": true, "x": true, "127": true, "127.0.0.256": true, "128.0.0.1": true, "0.0.0.0": true, "::": true,
+		"::2": true, "fe80::1": true, "::ffff:10.0.0.1": true, "127.0.0.1 ": true, "1:0:0:0:0:0:0:1": true,
+	} {
+		r := vmistatus.Merge(vmistatus.Input{Domain: &vmistatus.Domain{Guest: []vmistatus.GuestInterface{g("x0", "", "127.0.0.2", s)}}})
+		if got := len(r.Interfaces) == 1; got != shown {
+			t.Errorf("%q: shown %v, want %v", s, got, shown)
+		}
+	}
+}
