@@ -300,17 +300,49 @@ func TestManyFiles(t *testing.T) {
 }
 
 func TestReadRegularErrors(t *testing.T) {
-	root, err := os.OpenRoot(tree(t, map[string]string{"a": "12345", "f": "fifo"}))
+	dir := tree(t, map[string]string{"a": "12345", "f": "fifo", "sub/in": "in"})
+	for link, to := range map[string]string{"in": "sub/in", "again": "in", "out": filepath.Join(tree(t, map[string]string{"o": "o"}), "o"), "loop": "loop", "fifo": "f"} {
+		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	if b, err := ReadRegular(root, "a", 5); err != nil || string(b) != "12345" {
-		t.Errorf("%q, %v", b, err)
+	own, err := OpenDir(dir)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for name, want := range map[string]error{"a": ErrTooLarge, "f": ErrNotRegular, "none": fs.ErrNotExist} {
-		if _, err := ReadRegular(root, name, 4); !errors.Is(err, want) {
-			t.Errorf("%s: %v, want %v", name, err, want)
+	defer own.Close()
+	for way, read := range map[string]func(string, int64) ([]byte, error){
+		"root": func(name string, limit int64) ([]byte, error) { return ReadRegular(root, name, limit) },
+		"dir":  own.ReadRegular,
+	} {
+		for name, want := range map[string]string{"a": "12345", "in": "in", "again": "in"} {
+			if b, err := read(name, 5); err != nil || string(b) != want {
+				t.Errorf("%s, %s: %q, %v", way, name, b, err)
+			}
 		}
+		for name, want := range map[string]error{
+			"a": ErrTooLarge, "f": ErrNotRegular, "fifo": ErrNotRegular, "none": fs.ErrNotExist, "sub": ErrNotRegular, "loop": syscall.ELOOP, ".": ErrNotRegular,
+		} {
+			if _, err := read(name, 4); !errors.Is(err, want) {
+				t.Errorf("%s, %s: %v, want %v", way, name, err, want)
+			}
+		}
+		if b, err := read("out", 5); err == nil {
+			t.Errorf("%s: a link leads out of the directory: %q", way, b)
+		}
+		if b, err := read("../"+filepath.Base(dir)+"/a", 5); err == nil {
+			t.Errorf("%s: a name leads out of the directory: %q", way, b)
+		}
+	}
+	if _, err := OpenDir(filepath.Join(dir, "a")); !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("a file is opened as a directory: %v", err)
+	}
+	if names, err := own.Names(); err != nil || len(names) != 8 {
+		t.Errorf("names %v, %v", names, err)
 	}
 }

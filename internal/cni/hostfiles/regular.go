@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"github.com/weftnet/weft/internal/host/brief"
@@ -28,6 +29,65 @@ func ReadRegular(root *os.Root, name string, limit int64) ([]byte, error) {
 		return brief.OpenIn(root, name, flag, perm)
 	}
 	return readRegular(root.Stat, open, name, limit)
+}
+
+// Dir is a directory whose files are read, without what an os.Root costs a process that lives for
+// milliseconds: the runtime's poller. That is there for a file that is a symbolic link.
+type Dir struct {
+	dir  *os.File
+	root *os.Root // once there was a link
+}
+
+// OpenDir opens a directory, which is to be closed.
+func OpenDir(path string) (*Dir, error) {
+	dir, err := brief.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &Dir{dir: dir}, nil
+}
+
+// Close closes what is open.
+func (d *Dir) Close() error {
+	if d.root != nil {
+		d.root.Close() //nolint:errcheck,gosec // nothing was written
+	}
+	return d.dir.Close()
+}
+
+// Names are what stands in the directory, in no order.
+func (d *Dir) Names() ([]string, error) { return d.dir.Readdirnames(-1) }
+
+// ReadRegular is ReadRegular of a file that stands in the directory.
+func (d *Dir) ReadRegular(name string, limit int64) ([]byte, error) {
+	if filepath.Base(name) != name {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
+	}
+	const path = 0x200000 // O_PATH: it is looked at, not opened
+	link := false
+	stat := func(name string) (fs.FileInfo, error) {
+		f, err := brief.OpenAt(d.dir, name, path|syscall.O_NOFOLLOW, 0)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close() //nolint:errcheck // nothing was written
+		info, err := f.Stat()
+		link = err == nil && info.Mode()&fs.ModeSymlink != 0
+		return info, err
+	}
+	open := func(name string, flag int, perm fs.FileMode) (*os.File, error) {
+		return brief.OpenAt(d.dir, name, flag|syscall.O_NOFOLLOW, perm)
+	}
+	data, err := readRegular(stat, open, name, limit)
+	if !link && !errors.Is(err, syscall.ELOOP) { // which says that it became one
+		return data, err
+	}
+	if d.root == nil {
+		if d.root, err = os.OpenRoot(d.dir.Name()); err != nil {
+			return nil, err
+		}
+	}
+	return ReadRegular(d.root, name, limit)
 }
 
 func readRegular(stat func(string) (fs.FileInfo, error), open func(string, int, fs.FileMode) (*os.File, error),

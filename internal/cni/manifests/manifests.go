@@ -24,7 +24,6 @@ package manifests
 import (
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -101,12 +100,12 @@ type Set struct {
 // itself cannot be read.
 func Read(dir string) (*Set, error) {
 	object := "manifests directory " + dir
-	root, err := os.OpenRoot(dir)
+	d, err := hostfiles.OpenDir(dir)
 	if err != nil {
 		return nil, &fault.Fault{Code: fault.Config, Object: object, Text: "cannot be opened: " + hostfiles.Cause(err).Error(), Err: err}
 	}
-	defer root.Close()
-	names, err := list(root)
+	defer d.Close() //nolint:errcheck // nothing was written
+	names, err := list(d)
 	if err != nil {
 		return nil, &fault.Fault{Code: fault.Config, Object: object, Text: "cannot be read: " + hostfiles.Cause(err).Error(), Err: err}
 	}
@@ -117,7 +116,7 @@ func Read(dir string) (*Set, error) {
 	}
 	for _, name := range names {
 		path := filepath.Join(dir, name)
-		data, err := hostfiles.ReadRegular(root, name, maxFileBytes)
+		data, err := d.ReadRegular(name, maxFileBytes)
 		if err != nil {
 			s.warn("file "+path, "", "%v; it is skipped", hostfiles.Cause(err))
 			continue
@@ -128,13 +127,8 @@ func Read(dir string) (*Set, error) {
 	return s, nil
 }
 
-func list(root *os.Root) ([]string, error) {
-	d, err := root.Open(".")
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	names, err := d.Readdirnames(-1)
+func list(d *hostfiles.Dir) ([]string, error) {
+	names, err := d.Names()
 	names = slices.DeleteFunc(names, func(n string) bool {
 		return !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(n))
 	})

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 )
 
@@ -15,8 +16,20 @@ import (
 // which costs a process that opens a few small files three more descriptors and a thread.
 // O_NONBLOCK is about the opening alone: a FIFO does not hold it up.
 func OpenFile(path string, flag int, perm fs.FileMode) (*os.File, error) {
+	return openAt(atCWD, path, path, flag, perm)
+}
+
+// atCWD is AT_FDCWD of openat(2).
+const atCWD = -0x64
+
+// OpenAt is OpenFile of a name in a directory that is open.
+func OpenAt(dir *os.File, name string, flag int, perm fs.FileMode) (*os.File, error) {
+	return openAt(int(dir.Fd()), name, filepath.Join(dir.Name(), name), flag, perm)
+}
+
+func openAt(dir int, name, path string, flag int, perm fs.FileMode) (*os.File, error) {
 	for {
-		fd, err := syscall.Open(path, flag|syscall.O_CLOEXEC, uint32(perm.Perm()))
+		fd, err := syscall.Openat(dir, name, flag|syscall.O_CLOEXEC, uint32(perm.Perm()))
 		if errors.Is(err, syscall.EINTR) {
 			continue
 		}
