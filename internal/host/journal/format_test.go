@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,16 @@ func lineOf(t testing.TB, v any) []byte {
 		t.Fatal(err)
 	}
 	return line
+}
+
+// Both ways to the sum of a body, at the length where one takes over, give what hash/crc32 says.
+func TestChecksum(t *testing.T) {
+	for _, n := range []int{0, 1, 9, 4096, 1<<17 - 1, 1 << 17, 1<<17 + 1} {
+		body := bytes.Repeat([]byte("weft\x00\xff"), n/6+1)[:n]
+		if got, want := checksum(body), fmt.Sprintf("%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli))); got != want {
+			t.Errorf("%d bytes: %s, want %s", n, got, want)
+		}
+	}
 }
 
 // framed is a line with a right checksum around any body.
