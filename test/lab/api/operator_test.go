@@ -440,7 +440,7 @@ func (w *operatorWorld) quiet(o *operatorProcess) {
 		return nil
 	})
 	const quiet, most = 2, 15 // seconds
-	writes, still := o.metric("weft_operator_writes_total", ""), 0
+	writes, still := o.metric("weft_operator_writes_total", ""), -1 // the first one is not whole
 	for range most {
 		waitSecond(w.t)
 		now := o.metric("weft_operator_writes_total", "")
