@@ -13,6 +13,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/planner"
 	"github.com/weftnet/weft/internal/cni/wire"
+	"github.com/weftnet/weft/internal/host/brief"
 )
 
 // newAnswerer answers requests. The requests of one process are the rounds of
@@ -29,7 +30,10 @@ func newAnswerer() func(context.Context, wire.Request) wire.Response {
 		}
 		return src, err
 	}
-	return func(ctx context.Context, req wire.Request) wire.Response { return planner.Handle(ctx, req, open, nil) }
+	return func(ctx context.Context, req wire.Request) wire.Response {
+		// Files are not waited for: a look at the clock does, where a timer would start the runtime's poller.
+		return planner.Handle(brief.WithTimeout(ctx, planner.Within(&req)), req, open, nil)
+	}
 }
 
 // openSource opens the manifests that the conf names.

@@ -15,32 +15,37 @@ import (
 // Open gives the source that a conf names, the same one for every request of one ADD.
 type Open = func(*netconf.Conf) (Source, error)
 
-// Handle answers one request of any verb. Reports go to report, which is nil for a
-// planner that has nowhere to write to. The hands' deadline is kept: a plan has half of
-// what is left of it, since the delegates are still to run, a report nearly all. An
-// answer that says what is wrong is worth more than none in time.
-func Handle(ctx context.Context, req wire.Request, open Open, report func(context.Context, wire.ReportRequest, Open) wire.Response) wire.Response {
+// Within is what a request may take. The hands' deadline is kept: a plan has half of what is
+// left of it, since the delegates are still to run, a report nearly all. An answer that says
+// what is wrong is worth more than none in time.
+func Within(req *wire.Request) time.Duration {
 	left := time.Duration(req.TimeoutMS) * time.Millisecond
 	if left <= 0 {
 		left = netconf.DefaultTimeout
 	}
-	if req.Verb == wire.VerbReport {
+	switch req.Verb {
+	case wire.VerbReport, wire.VerbHandover:
+		return left - left/20
+	}
+	return left / 2
+}
+
+// Handle answers one request of any verb. Reports go to report, which is nil for a
+// planner that has nowhere to write to. It has the time that Within says, and sets no timer
+// where ctx ends earlier anyhow.
+func Handle(ctx context.Context, req wire.Request, open Open, report func(context.Context, wire.ReportRequest, Open) wire.Response) wire.Response {
+	ctx, cancel := context.WithTimeout(ctx, Within(&req))
+	defer cancel()
+	switch req.Verb {
+	case wire.VerbReport:
 		if report == nil {
 			return wire.Response{Error: wire.NewError(fault.New(fault.Internal, "planner", "",
 				"answers no verb %s: there is nowhere to write to", fault.Quote(req.Verb)))}
 		}
-		ctx, cancel := context.WithTimeout(ctx, left-left/20)
-		defer cancel()
 		return report(ctx, *req.Report, open)
-	}
-	if req.Verb == wire.VerbHandover {
-		ctx, cancel := context.WithTimeout(ctx, left-left/20)
-		defer cancel()
+	case wire.VerbHandover:
 		return handOver(ctx, *req.Handover, open)
-	}
-	ctx, cancel := context.WithTimeout(ctx, left/2)
-	defer cancel()
-	if req.Verb == wire.VerbApply {
+	case wire.VerbApply:
 		// A first list may come from a server that is behind: networks that the pod got since
 		// would be taken from it.
 		return answerTo(ctx, *req.Apply, open, true)
