@@ -61,7 +61,10 @@ func (m *merger) readPod(e *entry) bool {
 	if e.spec < 0 {
 		return true
 	}
-	read := m.PodCache[e.name]
+	read, there := m.PodCache[e.name]
+	if there {
+		m.read++
+	}
 	if read.Err == nil {
 		m.addPod(read.PodIP, read.PodIPs, address{source: FromPod})
 		return true
@@ -76,7 +79,7 @@ func (m *merger) readPod(e *entry) bool {
 
 // unreadElsewhere warns of unreadable files of interfaces that the domain does not have.
 func (m *merger) unreadElsewhere() {
-	if len(m.PodCache) == 0 {
+	if len(m.PodCache) == m.read {
 		return
 	}
 	for i := range m.Interfaces {

@@ -17,6 +17,9 @@ type hwaddr struct {
 
 // parseMAC reads a MAC of six or eight octets in any case, divided by colons, dashes or dots.
 func parseMAC(s string) hwaddr {
+	if octets, ok := usualMAC(s); ok && octets != 0 {
+		return hwaddr{octets: octets, length: 6}
+	}
 	var h hwaddr
 	digits := 0
 	for i := range len(s) {
@@ -42,6 +45,35 @@ func parseMAC(s string) hwaddr {
 	h.length = uint8(digits / 2)
 	return h
 }
+
+// usualMAC reads six octets divided by colons, which nearly all are.
+func usualMAC(s string) (octets uint64, ok bool) {
+	if len(s) != len("52:54:00:aa:00:01") {
+		return 0, false
+	}
+	for i := 0; i < len(s); i += 3 {
+		high, low := hexValue[s[i]], hexValue[s[i+1]]
+		if high|low > 0xf || i+2 < len(s) && s[i+2] != ':' {
+			return 0, false
+		}
+		octets = octets<<8 | uint64(high<<4|low)
+	}
+	return octets, true
+}
+
+// hexValue is what a digit says; 0x10 for what is none.
+var hexValue = func() (v [256]byte) {
+	for i := range v {
+		v[i] = 0x10
+	}
+	for i, c := range "0123456789abcdef" {
+		v[c] = byte(i)
+	}
+	for i, c := range "ABCDEF" {
+		v[c] = byte(10 + i)
+	}
+	return v
+}()
 
 // divides says whether the byte at i may stand behind so many digits.
 func divides(s string, i, digits int) bool {

@@ -37,6 +37,7 @@ type merger struct {
 	specs   names    // of the spec's interfaces
 	before  names    // of the previous entries
 	records []record // the guest's
+	read    int      // of the pod interface caches
 
 	pod      addresses
 	guest    addresses
