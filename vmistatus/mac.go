@@ -62,7 +62,7 @@ func usualMAC(s string) (octets uint64, ok bool) {
 }
 
 // hexValue is what a digit says; 0x10 for what is none.
-var hexValue = func() (v [256]byte) {
+var hexValue = func() (v [256]byte) { //nolint:gochecknoglobals // a table
 	for i := range v {
 		v[i] = 0x10
 	}
