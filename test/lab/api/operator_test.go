@@ -439,7 +439,7 @@ func (w *operatorWorld) quiet(o *operatorProcess) {
 		}
 		return nil
 	})
-	const quiet, most = 2, 15 // seconds
+	const quiet, most = 2, 15                                       // seconds
 	writes, still := o.metric("weft_operator_writes_total", ""), -1 // the first one is not whole
 	for range most {
 		waitSecond(w.t)
