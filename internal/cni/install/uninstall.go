@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/weftnet/weft/internal/cni/confpub"
@@ -34,7 +35,7 @@ func Uninstall(ctx context.Context, o Options, progress io.Writer) error {
 		return err
 	}
 	u := &uninstall{Options: o, out: progress}
-	if err := u.readConf(); err != nil {
+	if err := u.readConfs(); err != nil {
 		return err
 	}
 	if err := u.elsewhere(); err != nil {
@@ -63,21 +64,30 @@ func Uninstall(ctx context.Context, o Options, progress io.Writer) error {
 type uninstall struct {
 	Options
 	out io.Writer
-	// conf is the published conf, nil when there is none or it is another's.
-	conf    []byte
+	// confs are the published confs: the one of confName, and those that were published under
+	// other names before that was changed.
+	confs   []published
 	foreign bool // what stands in the published conf's place is not Weft's
+}
+
+// published is a conf of Weft's, in its place or moved aside by an earlier run.
+type published struct {
+	name string
+	data []byte
 }
 
 func (u *uninstall) say(format string, args ...any) { fmt.Fprintf(u.out, format+"\n", args...) }
 
-func (u *uninstall) confPath() string { return filepath.Join(u.ConfDir, u.ConfName) }
+func (u *uninstall) confPath(name string) string { return filepath.Join(u.ConfDir, name) }
 
-// parked is where the conf is while records are undone: no runtime reads a name that ends so.
-func (u *uninstall) parked() string { return filepath.Join(u.ConfDir, "."+u.ConfName+".uninstall") }
+// parked is where a conf is while records are undone: no runtime reads a name that ends so.
+func (u *uninstall) parked(name string) string { return filepath.Join(u.ConfDir, "."+name+aside) }
 
-// readConf reads the published conf, or the one that an earlier run moved aside.
-func (u *uninstall) readConf() error {
-	for _, path := range []string{u.confPath(), u.parked()} {
+const aside = ".uninstall"
+
+// readConfs reads the published confs, or what an earlier run moved aside.
+func (u *uninstall) readConfs() error {
+	for _, path := range []string{u.confPath(u.ConfName), u.parked(u.ConfName)} {
 		b, err := read(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -88,19 +98,59 @@ func (u *uninstall) readConf() error {
 		if c := confpub.Find([]confpub.File{{Path: path, Data: b}}, ""); c.Primary != nil {
 			u.foreign = true
 			u.say("%s is not of Weft's making and stays", path)
-			return nil
+			break
 		}
-		u.conf = b
-		return nil
+		u.confs = append(u.confs, published{u.ConfName, b})
+		break
+	}
+	return u.readFormer()
+}
+
+// readFormer reads what was published under other names. A runtime takes the first conf of its
+// directory, which would be one that names a plugin that is gone.
+func (u *uninstall) readFormer() error {
+	entries, err := os.ReadDir(u.ConfDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("confDir: %w", err)
+	}
+	known := map[string]bool{u.ConfName: true}
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), aside)
+		if ok {
+			name, ok = strings.CutPrefix(name, ".")
+		} else {
+			ok = !strings.HasPrefix(name, ".")
+		}
+		if !ok || known[name] || filepath.Ext(name) != ".conflist" || !e.Type().IsRegular() {
+			continue
+		}
+		b, err := read(u.confPath(e.Name()))
+		if err != nil {
+			return fmt.Errorf("confDir: %w", err)
+		}
+		// One that somebody wrote by hand does not say where its pod network was found.
+		if p, err := confpub.Read(b); err == nil && p.PrimaryConf != "" {
+			known[name] = true
+			u.confs = append(u.confs, published{name, b})
+		}
 	}
 	return nil
 }
 
-// pluginConf is the published conf as the runtime would hand it to weft-cni, nil when it cannot
-// be read.
+// pluginConf is the published conf as the runtime would hand it to weft-cni, nil when there is none
+// that can be read.
 func (u *uninstall) pluginConf() *netconf.Object {
+	for _, c := range u.confs {
+		if o := c.plugin(); o != nil {
+			return o
+		}
+	}
+	return nil
+}
+
+func (p published) plugin() *netconf.Object {
 	var list struct{ Plugins []json.RawMessage }
-	if json.Unmarshal(u.conf, &list) != nil || len(list.Plugins) == 0 {
+	if json.Unmarshal(p.data, &list) != nil || len(list.Plugins) == 0 {
 		return nil
 	}
 	o, err := netconf.ParseObject(list.Plugins[0])
@@ -113,11 +163,23 @@ func (u *uninstall) pluginConf() *netconf.Object {
 // elsewhere refuses places that are not those of the published conf: the records that are left and
 // the agent that lives would be passed over.
 func (u *uninstall) elsewhere() error {
-	conf := u.pluginConf()
-	if conf == nil {
+	var faults []error
+	for _, c := range u.confs {
+		if conf := c.plugin(); conf != nil {
+			faults = append(faults, u.elsewhereIn(c.name, conf)...)
+		}
+	}
+	if len(faults) == 0 {
 		return nil
 	}
-	var faults []error
+	return fmt.Errorf("the published conf says otherwise where things are, name the agent's configuration by --config: %w", errors.Join(faults...))
+}
+
+func (u *uninstall) elsewhereIn(name string, conf *netconf.Object) (faults []error) {
+	where := ""
+	if name != u.ConfName {
+		where = name + ": "
+	}
 	for _, p := range []struct{ key, asked, def string }{
 		{"stateDir", u.StateDir, netconf.DefaultStateDir},
 		{"agentSocket", u.AgentSocket, netconf.DefaultAgentSocket},
@@ -132,13 +194,10 @@ func (u *uninstall) elsewhere() error {
 			there = cmp.Or(s, p.def)
 		}
 		if p.asked != "" && filepath.Clean(p.asked) != filepath.Clean(there) {
-			faults = append(faults, fmt.Errorf("%s is %q, not %q", p.key, there, p.asked))
+			faults = append(faults, fmt.Errorf("%s%s is %q, not %q", where, p.key, there, p.asked))
 		}
 	}
-	if len(faults) == 0 {
-		return nil
-	}
-	return fmt.Errorf("the published conf says otherwise where things are, name the agent's configuration by --config: %w", errors.Join(faults...))
+	return faults
 }
 
 // agentAway refuses while an agent answers: it would publish the conf again.
@@ -178,38 +237,52 @@ func (u *uninstall) mayGo(undo bool) error {
 	return nil
 }
 
-// park moves the conf aside.
+// park moves the confs aside.
 func (u *uninstall) park() error {
-	if u.conf == nil {
+	for _, c := range u.confs {
+		err := os.Rename(u.confPath(c.name), u.parked(c.name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // an earlier run did
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("confDir: %w", err), u.unpark())
+		}
+		u.say("took %s away: the runtime attaches new pods by the pod network's own conf", u.confPath(c.name))
+	}
+	if len(u.confs) == 0 {
 		return nil
 	}
-	err := os.Rename(u.confPath(), u.parked())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // an earlier run did
-	}
-	if err != nil {
-		return fmt.Errorf("confDir: %w", err)
-	}
-	u.say("took %s away: the runtime attaches new pods by the pod network's own conf", u.confPath())
 	return replace.SyncDir(u.ConfDir)
 }
 
-// unpark puts the conf back.
+// unpark puts the confs back, the one that a runtime takes first.
 func (u *uninstall) unpark() error {
-	if u.conf == nil {
-		return nil
+	var faults []error
+	for _, c := range u.confs {
+		err := os.Rename(u.parked(c.name), u.confPath(c.name))
+		switch {
+		case err == nil:
+			u.say("put %s back", u.confPath(c.name))
+		case !errors.Is(err, fs.ErrNotExist): // else it was not taken away
+			faults = append(faults, fmt.Errorf("put the conf back: %w", err))
+		}
 	}
-	if err := os.Rename(u.parked(), u.confPath()); err != nil {
-		return fmt.Errorf("put the conf back: %w", err)
+	if len(u.confs) > 0 {
+		faults = append(faults, replace.SyncDir(u.ConfDir))
 	}
-	u.say("put %s back", u.confPath())
-	return replace.SyncDir(u.ConfDir)
+	return errors.Join(faults...)
 }
 
 // remove takes away what is left when no record is.
 func (u *uninstall) remove() error {
 	var faults []error
-	for _, path := range []string{u.parked(), u.plugin()} {
+	own := []string{u.parked(u.ConfName)}
+	for _, c := range u.confs {
+		if c.name != u.ConfName {
+			own = append(own, u.parked(c.name))
+		}
+	}
+	for _, path := range append(own, u.plugin()) {
 		if _, err := replace.Leftovers(path); err != nil {
 			faults = append(faults, err)
 		}
@@ -220,8 +293,12 @@ func (u *uninstall) remove() error {
 			faults = append(faults, err)
 		}
 	}
+	for _, c := range u.confs {
+		_, err := replace.Leftovers(u.confPath(c.name))
+		faults = append(faults, err)
+	}
 	if !u.foreign {
-		_, err := replace.Leftovers(u.confPath())
+		_, err := replace.Leftovers(u.confPath(u.ConfName))
 		faults = append(faults, err)
 	}
 	faults = append(faults, u.removeState())

@@ -351,6 +351,65 @@ func TestUninstallElsewhere(t *testing.T) {
 	}
 }
 
+// What was published under another name before confName was changed goes as well, also when an
+// uninstall was killed; it would be what the runtime takes, without a plugin. A conf that
+// somebody wrote for Weft by hand stays.
+func TestUninstallAfterAnotherName(t *testing.T) {
+	for name, killed := range map[string]bool{"at once": false, "after a kill": true} {
+		t.Run(name, func(t *testing.T) {
+			h := installed(t)
+			h.add("pod-a")
+			former := h.ConfDir + "/05-weft.conflist"
+			b, err := os.ReadFile(h.published())
+			must(t, err)
+			must(t, os.WriteFile(former, b, 0o600))
+			byHand := h.ConfDir + "/90-mine.conflist"
+			must(t, os.WriteFile(byHand, []byte(`{"cniVersion":"1.1.0","name":"weft","plugins":[{"type":"weft-cni","delegates":[{"cniVersion":"1.0.0","name":"a","type":"pa"}]}]}`), 0o600))
+			before := tree(t, h.dir)
+			if _, ok := errors.AsType[*install.LeftError](h.uninstall(false)); !ok {
+				t.Error("not refused for the pod")
+			}
+			h.StateDir += "-2"
+			if err := h.uninstall(true); err == nil || !strings.Contains(err.Error(), "05-weft.conflist: stateDir is ") {
+				t.Errorf("%v", err)
+			}
+			h.StateDir = strings.TrimSuffix(h.StateDir, "-2")
+			if d := cmp.Diff(before, tree(t, h.dir)); d != "" || h.out.Len() > 0 {
+				t.Errorf("changed: %s%s", d, &h.out)
+			}
+			if killed {
+				must(t, os.Rename(former, h.ConfDir+"/.05-weft.conflist.uninstall"))
+			}
+			if err := h.uninstall(true); err != nil {
+				t.Fatalf("%v\n%s", err, &h.out)
+			}
+			must(t, os.Remove(byHand))
+			h.clean()
+			if got := h.calls(); !slices.Contains(got, "DEL c-pod-a eth0") {
+				t.Errorf("calls %q", got)
+			}
+		})
+	}
+}
+
+// What cannot be undone has both confs back.
+func TestUninstallForceFailsAfterAnotherName(t *testing.T) {
+	h := installed(t)
+	h.primary(map[string]any{"fail": map[string]any{"DEL": map[string]any{"code": 102, "msg": "address is stuck"}}})
+	b, err := os.ReadFile(h.published())
+	must(t, err)
+	former := h.ConfDir + "/05-weft.conflist"
+	must(t, os.WriteFile(former, b, 0o600))
+	h.add("pod-a")
+	if err := h.uninstall(true); err == nil || !strings.Contains(err.Error(), "address is stuck") {
+		t.Errorf("%v", err)
+	}
+	h.untouched(b)
+	if got, err := os.ReadFile(former); err != nil || !bytes.Equal(got, b) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // tree lists the files below a directory, with their sizes.
 func tree(t *testing.T, dir string) map[string]int64 {
 	t.Helper()
