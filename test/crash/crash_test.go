@@ -38,7 +38,7 @@ type walk struct {
 	stall time.Duration
 }
 
-// What stands in walk.before beside calls.
+// What stands in walk.before and walk.after beside calls.
 const (
 	// newNetns: the sandbox gets another namespace under the old path.
 	newNetns = "new namespace"
@@ -48,6 +48,8 @@ const (
 	byMultus = "ADD by Multus"
 	// asks: the annotation of the pod that runs becomes another one.
 	asks = "the pod asks for others"
+	// asksBack: it becomes what it was before.
+	asksBack = "the pod asks for what it had"
 	// gone: the sandbox ends, and nobody says DEL.
 	gone = "the sandbox is gone"
 )
@@ -255,6 +257,10 @@ func (w walk) point(t *testing.T, tl tools, n int, fresh bool, killed *atomic.In
 		s.untouched(t)
 	}
 	for _, verb := range w.after {
+		if verb == asksBack {
+			s.plug.ask(s.plug.before)
+			continue
+		}
 		if (verb == "ADD" || verb == applied) && w.stall > 0 {
 			s.delegates(t, nil)
 		}
