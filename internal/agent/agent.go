@@ -68,7 +68,7 @@ func New(cfg config.Config, version string, log *slog.Logger) (*Agent, error) {
 	part := func(name string) *slog.Logger { return log.With("part", name) }
 	var err error
 	a.cluster, err = informers.New(informers.Config{
-		NodeName: cfg.NodeName, Kubeconfig: cfg.Kubeconfig, UserAgent: "weft-agent/" + version,
+		NodeName: cfg.NodeName, Kubeconfig: cfg.Kubeconfig, UserAgent: "weft-agent/" + version, Outline: outline,
 	}, part("informers"))
 	made(err)
 	a.observer, err = observe.New(cfg.StateDir, part("observe"))

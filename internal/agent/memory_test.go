@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -165,8 +166,44 @@ func TestLargeNADs(t *testing.T) {
 		t.Error(err)
 	}
 	all, err := r.debug().Networks(t.Context(), "")
-	if err != nil || len(all.Networks) <= networks || all.Networks[0].Problem != "" {
-		t.Errorf("%v, %d networks", err, len(all.Networks))
+	if err != nil || len(all.Networks) <= networks {
+		t.Fatalf("%v, %d networks", err, len(all.Networks))
+	}
+	for _, n := range all.Networks {
+		if strings.HasPrefix(n.Name, "big") && (n.Problem != "" || !slices.Equal(n.Types, []string{"pb"})) {
+			t.Errorf("%+v", n)
+		}
+	}
+}
+
+// TestManyNADs: networks that are each small enough to be kept are too large together, and take the
+// agent no more memory than it has.
+func TestManyNADs(t *testing.T) {
+	r := newRig(t)
+	const networks = 1500
+	var all strings.Builder
+	for i := range networks {
+		all.WriteString("---\n" + r.nad(fmt.Sprint("big", i), r.delegate("pb", "10.2.0.7/24", "cniVersion", "1.0.0", "pad", strings.Repeat("x", 60<<10))) + "\n")
+	}
+	r.server.Apply(all.String())
+	r.server.Apply(r.pod("web", "big7,big1499"))
+	p := r.startReady("GOMEMLIMIT=100MiB")
+	most := p.highWater(t)
+	t.Logf("VmHWM %.1f MiB", float64(most)/mib)
+	if most > 110*mib {
+		t.Errorf("VmHWM is %.1f MiB, the limit is 110", float64(most)/mib)
+	}
+	if p, err := r.planOf(t.Context(), []byte(r.stdin(nil)), "web"); err != nil || len(p.Attachments) != 3 {
+		t.Error(err)
+	}
+	seen, err := r.debug().Networks(t.Context(), "")
+	if err != nil || len(seen.Networks) <= networks {
+		t.Fatalf("%v, %d networks", err, len(seen.Networks))
+	}
+	for _, n := range seen.Networks {
+		if strings.HasPrefix(n.Name, "big") && (n.Problem != "" || !slices.Equal(n.Types, []string{"pb"})) {
+			t.Errorf("%+v", n)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ package agent
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/weftnet/weft/internal/agent/debug"
 	"github.com/weftnet/weft/internal/cni/confpub"
+	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/netconf"
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/kube/informers"
@@ -63,20 +65,53 @@ func network(n *informers.NAD) debug.Network {
 		Namespace: n.Namespace, Name: n.Name,
 		Resource: strings.TrimSpace(n.Annotations[plan.ResourceNameAnnotation]), Problem: n.Broken,
 	}
-	if n.Config == "" || n.Broken != "" {
-		return d // the configuration is in a file, or too large to be kept
+	var o networkOutline
+	switch {
+	case n.Broken != "":
+		return d
+	case n.Outline != "":
+		_ = json.Unmarshal([]byte(n.Outline), &o) // this process wrote it
+	case n.Config != "": // else it is in a file, or of more than an outline has room for
+		o = outlineOf(n.Config)
 	}
-	conf, err := netconf.ParseNetwork([]byte(n.Config), "")
+	d.Types, d.IPAM, d.Problem = o.Types, o.IPAM, o.Problem
+	return d
+}
+
+// networkOutline is what is shown of a configuration, in the form in which it outlives one that is
+// not kept.
+type networkOutline struct {
+	Types   []string `json:"t,omitempty"`
+	IPAM    []string `json:"i,omitempty"`
+	Problem string   `json:"p,omitempty"`
+}
+
+func outlineOf(config string) (o networkOutline) {
+	conf, err := netconf.ParseNetwork([]byte(config), "")
 	if err != nil && !errors.Is(err, netconf.ErrNoPlugins) {
-		d.Problem = strings.ReplaceAll(err.Error(), "\n", "; ")
+		o.Problem = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	for _, p := range conf.Plugins {
-		d.Types = append(d.Types, p.Type)
+		o.Types = append(o.Types, p.Type)
 		if p.IPAM != "" {
-			d.IPAM = append(d.IPAM, p.IPAM)
+			o.IPAM = append(o.IPAM, p.IPAM)
 		}
 	}
-	return d
+	return o
+}
+
+// maxProblem bounds the fault of a configuration that is not kept, in bytes.
+const maxProblem = 512
+
+// outline implements informers.Config.Outline.
+func outline(config string) string {
+	o := outlineOf(config)
+	o.Problem = fault.Bound(o.Problem, maxProblem)
+	b, err := json.Marshal(o)
+	if err != nil {
+		return "" // texts alone: cannot fail
+	}
+	return string(b)
 }
 
 func (a *Agent) confPath() string { return filepath.Join(a.cfg.CNI.ConfDir, a.cfg.CNI.ConfName) }

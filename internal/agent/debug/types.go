@@ -240,7 +240,7 @@ type Network struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Types are those of its plugins, their IPAM plugins not among them; empty when its
-	// configuration is in a file, or too large for the agent to keep.
+	// configuration is in a file.
 	Types []string `json:"types"`
 	// IPAM are the types of its IPAM plugins.
 	IPAM []string `json:"ipam"`

@@ -13,8 +13,8 @@
 // Invariants: a row of the caches is never changed, only replaced, so whoever holds one
 // may read it for ever; the caches are written by the watches, and by the answer to an
 // own patch where that is newer than the row of the same pod; what is neither read by
-// a plan nor by network-status is dropped before it is kept, and of a NAD that is large no
-// more than its size; nothing that an API server
+// a plan nor by network-status is dropped before it is kept, and of a NAD that is large, or
+// that comes when all together are, no more than its size and outline; nothing that an API server
 // does, or its absence, ends Run; every request is counted; every error of a request is
 // a *rest.Error (of internal/kube/rest), which names object, server and answer.
 //
@@ -42,6 +42,9 @@ type Config struct {
 	NodeName   string // whose pods are followed
 	Kubeconfig string // path; "" = the service account of the pod that this runs in
 	UserAgent  string // "" = weft-agent
+	// Outline says in a few words of its own what is to be known of a NAD's configuration that is
+	// not kept; nil = nothing is.
+	Outline func(config string) string
 }
 
 // Ref names one pod, and not a later one of the same name.
@@ -81,7 +84,9 @@ func New(cfg Config, log *slog.Logger) (*Cluster, error) {
 		return nil, fmt.Errorf("make API client: %w", err)
 	}
 	c.pods = newTable(trimPod, (*Pod).id, Pod.unversioned)
-	c.nads = newTable(trimLargeNAD, (*NAD).id, NAD.unversioned)
+	t := trimmer{cfg.Outline}
+	c.nads = newTable(t.trim, (*NAD).id, NAD.unversioned)
+	c.nads.budget = t.budget()
 	c.follow = [2]*follower{c.followPods(cfg.NodeName), c.followNADs()}
 	c.events = newEvents(cfg.NodeName, c.createEvent, log)
 	return c, nil

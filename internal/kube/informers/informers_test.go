@@ -243,7 +243,7 @@ func TestLargeNADs(t *testing.T) {
 		r.until(name, func() bool {
 			n, ok := r.NAD("default", name)
 			if !ok || large {
-				return ok && n.Large == config+resource && n.Config == "" && n.Annotations == nil
+				return ok && n.Large == config+resource && n.Config == "" && (n.Annotations == nil) == (resource > maxResource)
 			}
 			return n.Large == 0 && len(n.Config) == config && len(n.Annotations[resourceName]) == resource
 		})

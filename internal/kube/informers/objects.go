@@ -49,14 +49,29 @@ type NAD struct {
 	Broken               string            // why spec.config cannot be read, "" when it can
 	Annotations          map[string]string // the resourceName, when there is one
 	Deleting             bool
-	// Large is how many bytes Config and Annotations have, where those are more than MaxKept.
-	// A row of the caches has neither of them then; LiveNAD has both.
+	// Large is how many bytes Config and Annotations have, where those are more than MaxKept, or were
+	// more than MaxAllKept with those of others. A row of the caches has no Config then, nor
+	// Annotations that are large themselves; LiveNAD has both.
 	Large int
+	// Outline is what Config.Outline says of Config, where Large is set.
+	Outline string
 }
 
-// MaxKept is how many bytes of a NAD are kept: every node keeps those of the whole cluster, and
-// nobody need use one.
-const MaxKept = 64 << 10
+// How many bytes of a NAD are kept, and of all together: every node keeps those of the whole
+// cluster, and nobody need use one.
+const (
+	MaxKept    = 64 << 10
+	MaxAllKept = 16 << 20
+)
+
+const (
+	// maxOutline bounds NAD.Outline, in bytes; a longer one is left out.
+	maxOutline = 1 << 10
+	// maxResource is more than the name of any resource has.
+	maxResource = 512
+)
+
+func (n *NAD) size() int { return len(n.Config) + len(n.Annotations[resourceName]) }
 
 func (n *NAD) id() (Ref, string) { return Ref{n.Namespace, n.Name, n.UID}, n.ResourceVersion }
 
@@ -135,20 +150,44 @@ func trimNAD(o any) (*NAD, error) {
 		Config: n.Spec.Config.text, Broken: n.Spec.Config.broken, Annotations: pick(n.Annotations, resourceName),
 		Deleting: n.DeletionTimestamp != nil,
 	}
-	if size := len(row.Config) + len(row.Annotations[resourceName]); size > MaxKept {
+	if size := row.size(); size > MaxKept {
 		row.Large = size
 	}
 	return row, nil
 }
 
-// trimLargeNAD is trimNAD for the caches.
-func trimLargeNAD(o any) (*NAD, error) {
+// trimmer says what the caches keep of NADs.
+type trimmer struct{ outline func(config string) string }
+
+// trim is trimNAD for the caches.
+func (t trimmer) trim(o any) (*NAD, error) {
 	row, err := trimNAD(o)
 	if err == nil && row.Large > 0 {
-		row.Config, row.Annotations = "", nil
+		row = t.shrink(row)
 	}
 	return row, err
 }
+
+// shrink is a row without what LiveNAD reads anew.
+func (t trimmer) shrink(row *NAD) *NAD {
+	resource := len(row.Annotations[resourceName])
+	if row.Config == "" && resource <= maxResource {
+		return row
+	}
+	small := *row
+	small.Large, small.Config = row.size(), ""
+	if resource > maxResource {
+		small.Annotations = nil
+	}
+	if t.outline != nil {
+		if said := t.outline(row.Config); len(said) <= maxOutline {
+			small.Outline = said
+		}
+	}
+	return &small
+}
+
+func (t trimmer) budget() budget[NAD] { return budget[NAD]{MaxAllKept, (*NAD).size, t.shrink} }
 
 // The API versions that are spoken.
 //

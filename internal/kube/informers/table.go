@@ -25,10 +25,37 @@ type table[T any] struct {
 	unversioned func(T) T
 	complete    chan struct{} // closed with the first complete list
 	notify      []func(Ref)
+	budget      budget[T]
 
 	mu     sync.RWMutex
 	rows   map[key]*T
+	size   int // of all rows, as the budget weighs them
 	filled bool
+}
+
+// budget bounds what rows hold that can be read anew. The zero value bounds nothing.
+type budget[T any] struct {
+	most   int // of all rows together
+	weigh  func(*T) int
+	shrink func(*T) *T // the same without that
+}
+
+// fit is a row as it is kept beside others of that size, and the size of all then.
+func (b budget[T]) fit(r *T, size int) (*T, int) {
+	if b.weigh == nil {
+		return r, 0
+	}
+	if size+b.weigh(r) > b.most {
+		r = b.shrink(r)
+	}
+	return r, size + b.weigh(r)
+}
+
+func (b budget[T]) of(r *T) int {
+	if b.weigh == nil || r == nil {
+		return 0
+	}
+	return b.weigh(r)
 }
 
 func newTable[T any](trim func(any) (*T, error), id func(*T) (Ref, string), unversioned func(T) T) *table[T] {
@@ -93,6 +120,7 @@ func (t *table[T]) put(r *T, known bool) {
 			return
 		}
 	}
+	r, t.size = t.budget.fit(r, t.size-t.budget.of(old))
 	t.rows[k] = r
 	t.mu.Unlock()
 	t.changed(old, r)
@@ -148,8 +176,9 @@ type trimmed[T any] struct {
 }
 
 // Transformer implements cache.TransformingStore: while a list is streamed, too, only rows
-// are kept.
+// are kept. It is asked for anew for each list.
 func (t *table[T]) Transformer() cache.TransformFunc {
+	size := 0
 	return func(o any) (any, error) {
 		if _, done := o.(*trimmed[T]); done {
 			return o, nil
@@ -158,6 +187,7 @@ func (t *table[T]) Transformer() cache.TransformFunc {
 		if err != nil {
 			return nil, err
 		}
+		row, size = t.budget.fit(row, size)
 		ref, version := t.id(row)
 		return &trimmed[T]{metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name, ResourceVersion: version}, row}, nil
 	}
@@ -194,6 +224,7 @@ func (t *table[T]) Delete(o any) error {
 	t.mu.Lock()
 	old := t.rows[k]
 	delete(t.rows, k)
+	t.size -= t.budget.of(old)
 	t.mu.Unlock()
 	if old != nil {
 		t.changed(old, nil)
@@ -203,18 +234,18 @@ func (t *table[T]) Delete(o any) error {
 
 // Replace implements cache.ReflectorStore: a complete list.
 func (t *table[T]) Replace(list []any, _ string) error {
-	rows := make(map[key]*T, len(list))
+	rows, size := make(map[key]*T, len(list)), 0
 	for _, o := range list {
 		r, err := t.rowOf(o)
 		if err != nil {
 			return err
 		}
 		ref, _ := t.id(r)
-		rows[key{ref.Namespace, ref.Name}] = r
+		rows[key{ref.Namespace, ref.Name}], size = t.budget.fit(r, size)
 	}
 	t.mu.Lock()
 	old := t.rows
-	t.rows = rows
+	t.rows, t.size = rows, size
 	first := !t.filled
 	t.filled = true
 	t.mu.Unlock()
