@@ -26,6 +26,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -213,7 +214,7 @@ func (o *Observer) show(key journal.Key, now shown) {
 	}
 	if now.sandbox != nil && now.sandbox.PodUID != "" {
 		list := append(slices.Clone(o.pods[now.sandbox.PodUID]), now.sandbox)
-		slices.SortFunc(list, older)
+		slices.SortFunc(list, Older)
 		o.pods[now.sandbox.PodUID] = list
 	}
 	o.mu.Unlock()
@@ -247,10 +248,9 @@ func (o *Observer) tellTimings(all []Timing) {
 	}
 }
 
-// older orders sandboxes by their begin.
-func older(a, b *Sandbox) int {
-	if c := a.Begun.Compare(b.Begun); c != 0 {
-		return c
-	}
-	return compareKeys(a.Key, b.Key)
+// Older orders the sandboxes of one pod, the oldest first: by their begin, but that one which the
+// runtime has begun to delete comes before others, since a clock may have been set back.
+func Older(a, b *Sandbox) int {
+	deleted := func(s *Sandbox) int { return min(s.Deletes, 1) }
+	return cmp.Or(cmp.Compare(deleted(b), deleted(a)), a.Begun.Compare(b.Begun), compareKeys(a.Key, b.Key))
 }

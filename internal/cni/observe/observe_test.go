@@ -76,6 +76,30 @@ func TestViewOfARecord(t *testing.T) {
 	}
 }
 
+// TestClockSetBack: of a pod's sandboxes the one that is being deleted is the older one, whatever
+// the clock was.
+func TestClockSetBack(t *testing.T) {
+	r := observe(t)
+	store := r.store()
+	first, second := r.acquire(store, "a"), r.acquire(store, "b")
+	first.at = first.at.Add(time.Hour)
+	first.begin("p", []byte(`{"type":"pa"}`), []string{"pa"})
+	second.begin("p", []byte(`{"type":"pa"}`), []string{"pa"})
+	order := func(want ...journal.Key) {
+		t.Helper()
+		r.await(fmt.Sprint("order ", want), func() bool {
+			var keys []journal.Key
+			for _, s := range r.ByPod("uid-p") {
+				keys = append(keys, s.Key)
+			}
+			return slices.Equal(keys, want)
+		})
+	}
+	order("b-eth0", "a-eth0")
+	first.after(time.Millisecond, record.UndoPhase(true))
+	order("a-eth0", "b-eth0")
+}
+
 // TestNothingIsMade: looking makes no folder, whatever is there or not.
 func TestNothingIsMade(t *testing.T) {
 	dir := t.TempDir()

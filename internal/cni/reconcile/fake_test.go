@@ -255,7 +255,7 @@ func (r *records) Sandboxes() []*observe.Sandbox {
 	for _, s := range r.all {
 		all = append(all, s)
 	}
-	slices.SortFunc(all, func(a, b *observe.Sandbox) int { return a.Begun.Compare(b.Begun) })
+	slices.SortFunc(all, observe.Older)
 	return all
 }
 

@@ -180,3 +180,26 @@ func TestARecordThatCannotBeRead(t *testing.T) {
 		r.want("a", 2)
 	})
 }
+
+// TestClockSetBack: a sandbox whose DEL does not succeed was begun an hour after its successor, by a
+// clock that was set back. The status is the successor's.
+func TestClockSetBack(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.pod("a")
+		old := finished(sandbox("c1", "a", "uid-a", "10.0.0.2/24"))
+		old.Begun = old.Begun.Add(time.Hour)
+		r.put(old)
+		r.pass(time.Minute)
+		old = undone(old)
+		old.Deletes = 1
+		r.put(old)
+		next := sandbox("c2", "a", "uid-a", "10.0.0.3/24")
+		r.put(next)
+		r.put(finished(next))
+		r.pass(time.Minute)
+		r.want("a", 2, statusOf(next, "10.0.0.3")...)
+		r.drop(old)
+		r.pass(time.Minute)
+		r.want("a", 2, statusOf(next, "10.0.0.3")...)
+	})
+}

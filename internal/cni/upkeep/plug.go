@@ -85,7 +85,7 @@ func newest(all []*observe.Sandbox) []*observe.Sandbox {
 		if s.Dead || s.PodUID == "" || s.PodName == "" {
 			continue
 		}
-		if was := by[s.PodUID]; was == nil || s.Begun.After(was.Begun) {
+		if was := by[s.PodUID]; was == nil || observe.Older(was, s) < 0 {
 			by[s.PodUID] = s
 		}
 	}

@@ -28,6 +28,7 @@ type runner struct {
 
 	mu      sync.Mutex // guards what follows
 	sandbox *observe.Sandbox
+	others  []*observe.Sandbox
 	asked   string
 	ends    bool // the pod has ended, or is about to
 	answer  func() (apply.Answer, error)
@@ -60,7 +61,7 @@ func (r *runner) Synced() <-chan struct{} {
 func (r *runner) Sandboxes() []*observe.Sandbox {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return []*observe.Sandbox{r.sandbox}
+	return append([]*observe.Sandbox{r.sandbox}, r.others...)
 }
 
 func (r *runner) Do(_ context.Context, host string, o apply.Order) (apply.Answer, error) {
@@ -158,6 +159,21 @@ func TestNobodyIsChanged(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A sandbox that is being deleted was begun later, by a clock that was set back.
+func TestClockSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRunner("netb")
+		was, inner := *r.sandbox, *r.sandbox.Sandbox
+		was.Sandbox, was.Begun, was.Undoing = &inner, time.Unix(2, 0), true
+		inner.Key, inner.Finished, inner.Deletes = "old-eth0", false, 1
+		r.others = append(r.others, &was)
+		r.follow(t, time.Minute)
+		if len(r.orders) == 0 {
+			t.Error("no order is given")
+		}
+	})
 }
 
 // Whoever asks for something else gets it, and an order that was carried out is not given again.
