@@ -227,3 +227,40 @@ func TestConcurrentUse(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An address that a status lists first is ipAddress of it, whoever wrote it: only that is equal, and
+// UpdateStatus mends the rest.
+func TestFirstAddressIsMended(t *testing.T) {
+	s := vmistatus.NewNetStat(nil)
+	broken := guestOnly("wg0", "", g6, g4)
+	broken.IP = g4
+	m := vmiOf(nil, []entry{broken})
+	domain := nics()
+	domain.Guest = []guest{g("wg0", "", g6, g4)}
+	update(t, s, m, domain)
+	compare(t, []entry{guestOnly("wg0", "", g4, g6)}, m.Status.Interfaces)
+}
+
+// A file that has texts and no address in them is read again, as one that has none.
+func TestOnlyAddressesAreKept(t *testing.T) {
+	for name, r := range map[string]vmistatus.PodRead{
+		"empty":       {PodIPs: ips{""}},
+		"no address":  {PodIP: "pending", PodIPs: ips{"pending"}},
+		"unspecified": {PodIP: "0.0.0.0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := podcache.New(t.TempDir())
+			s, m := vmistatus.NewNetStat(c), vmiOf([]spec{{"prim", "B", "pod", "", ""}}, nil)
+			for _, r := range []vmistatus.PodRead{r, read(p4)} {
+				if err := c.Write(m.UID, "prim", r); err != nil {
+					t.Fatal(err)
+				}
+				update(t, s, m, nics(d("prim", m1)))
+			}
+			compare(t, []entry{nic("prim", m1, dom, "", p4)}, m.Status.Interfaces)
+			if !s.Cached(m, "prim") {
+				t.Error("the address is not kept")
+			}
+		})
+	}
+}

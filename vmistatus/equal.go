@@ -49,6 +49,9 @@ func compareInterfaces(a, b *Interface) int {
 	if c := compareSets(a.IPs, b.IPs); c != 0 {
 		return c
 	}
+	if len(a.IPs) > 0 && a.IPs[0] != b.IPs[0] { // the first is ipAddress, or one of the two is wrong
+		return cmp.Compare(a.IPs[0], b.IPs[0])
+	}
 	if a.InfoSource == b.InfoSource {
 		return 0
 	}

@@ -145,7 +145,7 @@ func (s *NetStat) readPod(uid types.UID, key podNetwork) (PodRead, bool) {
 		return PodRead{}, false
 	case err != nil:
 		return PodRead{Err: err}, true
-	case r.PodIP == "" && len(r.PodIPs) == 0:
+	case !r.hasAddress():
 		return r, true
 	}
 	r.PodIPs = slices.Clone(r.PodIPs)

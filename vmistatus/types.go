@@ -4,6 +4,8 @@
 package vmistatus
 
 import (
+	"slices"
+
 	v1 "kubevirt.io/api/core/v1"
 )
 
@@ -52,6 +54,12 @@ type PodRead struct {
 	// Err says why the file is there and cannot be read. The addresses of the previous status
 	// are then kept and marked as stale.
 	Err error `json:"-"`
+}
+
+// hasAddress says whether it gives an address that an entry can have.
+func (r *PodRead) hasAddress() bool {
+	usable := func(s string) bool { _, ok := parseIP(s); return ok }
+	return usable(r.PodIP) || slices.ContainsFunc(r.PodIPs, usable)
 }
 
 // MultusReport says which networks the launcher pod's network-status lists.
