@@ -4,7 +4,9 @@
 package vmistatus_test
 
 import (
+	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,6 +48,57 @@ func TestAdaptersTakeLittleMemory(t *testing.T) {
 		var d *vmistatus.Domain
 		if n := allocated(func() { d = vmistatus.FromXML([]byte(text)) }); n > 5*most || d.Err == nil || len(d.Skipped) > 17 {
 			t.Errorf("domain, %s: %d KiB are allocated to read %d KiB; %d skipped, error %v", name, n>>10, len(text)>>10, len(d.Skipped), d.Err)
+		}
+	}
+}
+
+// Names that are the same once they are cut are one name: a status has each once.
+func TestCutNamesAreOne(t *testing.T) {
+	long := strings.Repeat("x", 70)
+	for name, of := range map[string][2]string{
+		"too long":      {long + "1", long + "2"},
+		"not printable": {"a\u0080", "a\u0081"},
+	} {
+		in := vmistatus.Input{Domain: nics(d(of[0], "52:54:00:aa:00:01"), d(of[1], "52:54:00:aa:00:02"))}
+		r := checkInvariants(t, in)
+		if len(r.Interfaces) != 1 || r.Interfaces[0].MAC != "52:54:00:aa:00:01" {
+			t.Errorf("%s: %+v", name, r.Interfaces)
+		}
+		var codes []vmistatus.Code
+		for _, w := range r.Warnings {
+			codes = append(codes, w.Code)
+		}
+		if !slices.Contains(codes, vmistatus.DeviceSkipped) || !slices.Contains(codes, vmistatus.NameLimit) {
+			t.Errorf("%s: warnings %v", name, r.Warnings)
+		}
+		in.Previous = []entry{podIf(nic(r.Interfaces[0].Name, "", dom, ""), "pod1")}
+		if r = vmistatus.Merge(in); r.Interfaces[0].PodInterfaceName != "pod1" {
+			t.Errorf("%s: what the status has of a cut name is lost: %+v", name, r.Interfaces)
+		}
+	}
+}
+
+// Only addresses that would be listed are told as left out, and by the rule for that.
+func TestLeftOutAddresses(t *testing.T) {
+	var many ips
+	for i := range 50 {
+		many = append(many, fmt.Sprintf("10.1.0.%d", i+1))
+	}
+	for _, p := range []vmistatus.Policy{vmistatus.FamilyMerge, vmistatus.PodAuthoritative} {
+		in := vmistatus.Input{Domain: nics(d("prim", "52:54:00:aa:00:01")), PodCache: pods{"prim": read("10.1.0.1")}, Policy: p, Explain: true}
+		in.Interfaces, in.Networks = specs([]spec{{"prim", "B", "pod", "", ""}})
+		in.Domain.Guest = []guest{g("eth0", "52:54:00:aa:00:01", many...)}
+		if r := vmistatus.Merge(in); len(r.Interfaces[0].IPs) != 1 || len(r.Warnings) != 0 {
+			t.Errorf("%s: the pod's address alone is listed, with warnings %v", p, r.Warnings)
+		}
+		in.PodCache = nil
+		r := vmistatus.Merge(in)
+		if len(r.Interfaces[0].IPs) != 32 || len(r.Warnings) != 1 || !strings.HasSuffix(r.Warnings[0].Text, "18 were left out") {
+			t.Errorf("%s: %d addresses, warnings %v", p, len(r.Interfaces[0].IPs), r.Warnings)
+		}
+		want := vmistatus.Value{Field: "ipAddresses", Value: "10.1.0.33", Source: "guest-agent", Rule: "over-limit"}
+		if got := r.RejectedValues(0); len(got) != 18 || got[0] != want {
+			t.Errorf("%s: left out are %v", p, got)
 		}
 	}
 }

@@ -46,12 +46,13 @@ func (a *address) text() string {
 // addresses are the addresses of one interface as one source has them: in its own order, and how
 // many it has of each family.
 type addresses struct {
-	list   []address
-	v4, v6 int
-	over   int // left out because there are too many
+	list         []address
+	v4, v6       int
+	over4, over6 int       // left out because there are too many
+	over         []address // the first of them
 }
 
-func (a *addresses) reset() { *a = addresses{list: a.list[:0]} }
+func (a *addresses) reset() { *a = addresses{list: a.list[:0], over: a.over[:0]} }
 
 // add appends an address that is not there yet. No more are kept of a family than a status may have.
 func (a *addresses) add(ip netip.Addr, s string, from address) {
@@ -60,16 +61,18 @@ func (a *addresses) add(ip netip.Addr, s string, from address) {
 			return
 		}
 	}
-	n := &a.v6
+	from.ip, from.as = ip, s
+	n, over := &a.v6, &a.over6
 	if ip.Is4() {
-		n = &a.v4
+		n, over = &a.v4, &a.over4
 	}
 	if *n == MaxAddresses {
-		a.over++
+		if *over++; len(a.over) < MaxAddresses {
+			a.over = append(a.over, from)
+		}
 		return
 	}
 	*n++
-	from.ip, from.as = ip, s
 	a.list = append(a.list, from)
 }
 

@@ -10,6 +10,7 @@ func (m *merger) chooseAddresses(e *entry, out *Interface, why *Explanation) {
 	m.pod.reset()
 	m.guest.reset()
 	m.chosen = m.chosen[:0]
+	m.over = 0
 	m.rejected = nil
 	first := len(m.origins)
 	asked := m.rules(e)[Addresses]
@@ -165,6 +166,8 @@ func (m *merger) take(a *addresses, rule Rule) {
 	for i := range a.list {
 		m.choose(a.list[i], rule)
 	}
+	m.leaveOut(a, true)
+	m.leaveOut(a, false)
 }
 
 func (m *merger) takeFamily(a *addresses, v4 bool, rule Rule) {
@@ -172,6 +175,27 @@ func (m *merger) takeFamily(a *addresses, v4 bool, rule Rule) {
 		if a.list[i].ip.Is4() == v4 {
 			m.choose(a.list[i], rule)
 		}
+	}
+	m.leaveOut(a, v4)
+}
+
+// leaveOut notes what there was no room for of a family that is used.
+func (m *merger) leaveOut(a *addresses, v4 bool) {
+	n := a.over6
+	if v4 {
+		n = a.over4
+	}
+	m.over += n
+	for i := range a.over {
+		if n > 0 && a.over[i].ip.Is4() == v4 {
+			m.rejectOver(&a.over[i])
+		}
+	}
+}
+
+func (m *merger) rejectOver(a *address) {
+	if m.Explain {
+		m.reject(a.text(), Origin{a.source, OverLimit})
 	}
 }
 
@@ -215,9 +239,8 @@ func (m *merger) podFirst(ask bool) {
 
 // limitAddresses keeps as many addresses as an entry may have, some of each family.
 func (m *merger) limitAddresses(e *entry) {
-	over := m.pod.over + m.guest.over
 	if n := len(m.chosen); n > MaxAddresses {
-		over += n - MaxAddresses
+		m.over += n - MaxAddresses
 		v4 := 0
 		for i := range m.chosen {
 			if m.chosen[i].ip.Is4() {
@@ -233,6 +256,7 @@ func (m *merger) limitAddresses(e *entry) {
 				room = &room4
 			}
 			if *room == 0 {
+				m.rejectOver(&m.chosen[i])
 				continue
 			}
 			*room--
@@ -241,7 +265,7 @@ func (m *merger) limitAddresses(e *entry) {
 		}
 		m.chosen, m.origins = m.chosen[:k], m.origins[:base+k]
 	}
-	if over > 0 {
-		m.warn(AddressLimit, e.name, "%s has more than %d addresses: %d were left out", m.label(e), MaxAddresses, over)
+	if m.over > 0 {
+		m.warn(AddressLimit, e.name, "%s has more than %d addresses: %d were left out", m.label(e), MaxAddresses, m.over)
 	}
 }

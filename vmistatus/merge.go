@@ -42,6 +42,7 @@ type merger struct {
 	pod      addresses
 	guest    addresses
 	chosen   []address
+	over     int      // how many of those that would be chosen were left out
 	texts    []string // what the entries' addresses are cut from
 	origins  []Origin
 	rejected []Rejection
@@ -180,6 +181,19 @@ func (m *merger) entry(kind Kind, name string) entry {
 	return e
 }
 
+// named makes one of a name that need not be in the spec, and is then cut before names are compared.
+func (m *merger) named(kind Kind, name string) entry {
+	e := m.entry(kind, name)
+	if e.spec < 0 {
+		if e.name = m.cut(name, Name, name); e.name != name {
+			if i := m.before.find(e.name); i >= 0 {
+				e.before = i
+			}
+		}
+	}
+	return e
+}
+
 // rules say whom an entry's fields are asked of.
 func (m *merger) rules(e *entry) *[NumFields]sources {
 	if e.masquerade {
@@ -197,7 +211,7 @@ func (m *merger) seed() {
 		for i := range m.Previous {
 			p := &m.Previous[i]
 			if p.Name != "" && m.before.find(p.Name) == i && ContainsInfoSource(p.InfoSource, SourceDomain) {
-				m.entries = append(m.entries, m.entry(StaleEntry, p.Name))
+				m.entries = append(m.entries, m.named(StaleEntry, p.Name))
 			}
 		}
 	} else {
@@ -206,12 +220,12 @@ func (m *merger) seed() {
 				m.warn(DeviceSkipped, "", "an interface with the MAC %q has no alias", clip(d.Interfaces[i].MAC))
 				continue
 			}
-			e := m.entry(NICEntry, d.Interfaces[i].Name)
+			e := m.named(NICEntry, d.Interfaces[i].Name)
 			e.nic = &d.Interfaces[i]
 			m.entries = append(m.entries, e)
 		}
 		for i := range d.HostDevices {
-			m.entries = append(m.entries, m.entry(SRIOVEntry, d.HostDevices[i].Name))
+			m.entries = append(m.entries, m.named(SRIOVEntry, d.HostDevices[i].Name))
 		}
 	}
 	m.skipped()

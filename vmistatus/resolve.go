@@ -43,15 +43,21 @@ func (m *merger) text(e *entry, f Field) (string, Origin) {
 		if v == "" {
 			continue
 		}
-		if f != Name || e.spec < 0 {
-			if short := clip(v); short != v {
-				m.warn(NameLimit, e.name, "%s %s… of %d bytes was cut", f, short[:min(len(short), 16)], len(v))
-				v = short
-			}
+		if f != Name { // which was cut before
+			v = m.cut(e.name, f, v)
 		}
 		return v, Origin{s, ruleOf(e.kind, s, f)}
 	}
 	return "", Origin{}
+}
+
+// cut is as much of a value as a status may have.
+func (m *merger) cut(name string, f Field, v string) string {
+	short := clip(v)
+	if short != v {
+		m.warn(NameLimit, name, "%s %s… of %d bytes was cut", f, short[:min(len(short), 16)], len(v))
+	}
+	return short
 }
 
 // ruleOf is why the first source of the table was used.
