@@ -44,11 +44,13 @@ func (r *Reporter) Record(ctx context.Context, namespace, name string) (json.Raw
 		}
 		b.PodCache[network] = file
 	}
-	if ok {
+	if pod.NetworkStatus != "" { // without it the status decides, here and in a replay
 		b.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID),
 			Annotations: map[string]string{vmistatus.NetworkStatusAnnotation: pod.NetworkStatus},
 		}}
+	}
+	if ok {
 		if err := r.recordDomain(ctx, vmi, pod, &b); err != nil {
 			r.cfg.Log.DebugContext(ctx, "a record of a virtual machine lacks a source", "vmi", namespace+"/"+name, "error", err)
 		}
@@ -82,31 +84,33 @@ func (r *Reporter) recordDomain(ctx context.Context, vmi *v1.VirtualMachineInsta
 		return err
 	}
 	b.DomainXML = new(string(text))
-	guest, connected := r.recordGuest(ctx, c, d, vmi)
-	b.AgentConnected = &connected
-	if guest == nil {
-		return nil
+	known := r.recordGuest(ctx, c, d, vmi)
+	b.AgentConnected = new(known.Agent != vmistatus.AgentDisconnected)
+	switch {
+	case known.Guest != nil:
+		b.GuestAgent, err = source.GuestJSON(known.Guest)
+	case known.GuestErr != nil || known.Agent == vmistatus.AgentSilent:
+		// As an agent says that it cannot answer: what the status has of the guest stands for it then.
+		b.GuestAgent = json.RawMessage(`{"error": {"class": "GenericError", "desc": "the guest cannot be asked"}}`)
 	}
-	b.GuestAgent, err = source.GuestJSON(guest)
 	return err
 }
 
 // recordGuest is what the guest's agent says now; where it says nothing, as in a paused machine, what is
-// known of it, and whether that is believed.
-func (r *Reporter) recordGuest(ctx context.Context, c *source.Conn, d source.Domain, vmi *v1.VirtualMachineInstance) (guest []vmistatus.GuestInterface, believed bool) {
+// known of it.
+func (r *Reporter) recordGuest(ctx context.Context, c *source.Conn, d source.Domain, vmi *v1.VirtualMachineInstance) *vmistatus.Domain {
 	if state, err := c.State(ctx, d); err == nil && state == source.Running {
 		ctx, cancel := context.WithTimeout(ctx, recordAgentLimit)
 		defer cancel()
 		if guest, err := c.Guest(ctx, d); err == nil {
-			return guest, true
+			return &vmistatus.Domain{Guest: guest, Agent: vmistatus.AgentConnected}
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w := r.machines[vmi.Namespace+"/"+vmi.Name]
 	if w == nil || w.snapshot.Domain == nil {
-		return nil, false
+		return &vmistatus.Domain{Agent: vmistatus.AgentDisconnected}
 	}
-	known := asMigrating(vmi, w.snapshot).Domain
-	return known.Guest, known.Agent != vmistatus.AgentDisconnected
+	return asMigrating(vmi, w.snapshot).Domain
 }

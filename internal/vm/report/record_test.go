@@ -63,6 +63,12 @@ func TestRecordOfWhatCannotBeRead(t *testing.T) {
 	defer f.Drop()
 	var fails atomic.Bool
 	r, stop := g.start(t, false, func(r *Reporter) {
+		pods := r.cfg.Pods
+		r.cfg.Pods = func(uid string) (Pod, bool) {
+			p, ok := pods(uid)
+			p.NetworkStatus = "[]"
+			return p, ok
+		}
 		r.dial = func(string) func(context.Context) (net.Conn, error) {
 			return func(context.Context) (net.Conn, error) {
 				if fails.Load() {
@@ -97,5 +103,63 @@ func TestRecordOfWhatCannotBeRead(t *testing.T) {
 	fails.Store(true)
 	if b := record(); b.DomainXML != nil || b.VMI == nil || b.Pod == nil {
 		t.Errorf("%+v, want all but the domain", b)
+	}
+}
+
+// What an agent that has begun to look, at a machine that is paused or whose guest cannot be asked, knows
+// from the status alone is replayed as it is reported; so is what it knows of Multus where the pod does not say.
+func TestRecordOfWhatIsRemembered(t *testing.T) {
+	for name, change := range map[string]func(*libvirttest.Fake){
+		"paused": func(f *libvirttest.Fake) { f.State = 3 },
+		"the agent fails": func(f *libvirttest.Fake) {
+			f.Guest = func() ([]byte, uint32) { return libvirttest.Failure(86, "QEMU guest agent is not connected"), 1 }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t, 1)
+			g.api.Apply(`
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {namespace: ns, name: vm0, uid: uid-vm0, labels: {kubevirt.io/nodeName: here}}
+spec:
+  domain: {devices: {interfaces: [{name: default, bridge: {}}, {name: red, bridge: {}}]}}
+  networks: [{name: default, pod: {}}, {name: red, multus: {networkName: red}}]
+status:
+  phase: Running
+  activePods: {vm0: here}
+  interfaces:
+  - {name: default, mac: "02:00:00:00:00:01", ipAddress: 10.7.7.7, ipAddresses: [10.7.7.7], interfaceName: ens3, infoSource: "domain, guest-agent", queueCount: 1, linkState: up}
+  - {name: red, infoSource: multus-status, podInterfaceName: podb1f51a511f1}
+  - {mac: "02:42:00:00:00:01", interfaceName: br0, ipAddress: 172.17.0.1, ipAddresses: [172.17.0.1], infoSource: guest-agent}
+`)
+			f := libvirttest.New("ns_" + machineName(0))
+			change(f)
+			defer f.Drop()
+			r, stop := g.start(t, false, func(r *Reporter) {
+				r.dial = func(string) func(context.Context) (net.Conn, error) {
+					return func(context.Context) (net.Conn, error) { return f.Dial(), nil }
+				}
+			})
+			defer stop()
+			until(t, "libvirt is asked", func() bool {
+				all := r.VMIs()
+				return len(all) == 1 && all[0].Agent == "silent"
+			})
+			text, err := r.Record(t.Context(), "ns", machineName(0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := bundle.Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var reported []vmistatus.Interface
+			for _, i := range r.VMIs()[0].Interfaces {
+				reported = append(reported, i.Interface)
+			}
+			if d := cmp.Diff(reported, b.Replay(false).Interfaces); d != "" || len(reported) != 3 || reported[0].IP != "10.7.7.7" {
+				t.Errorf("(-reported +replayed):\n%s", d)
+			}
+		})
 	}
 }
