@@ -158,7 +158,7 @@ func trim(obj any) (any, error) {
 	kept.Status.Phase = vmi.Status.Phase
 	kept.Status.ActivePods = vmi.Status.ActivePods
 	if m := vmi.Status.MigrationState; m != nil {
-		kept.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{Completed: m.Completed, Failed: m.Failed}
+		kept.Status.MigrationState = &v1.VirtualMachineInstanceMigrationState{Completed: m.Completed, Failed: m.Failed, StartTimestamp: m.StartTimestamp}
 	}
 	return kept, nil
 }

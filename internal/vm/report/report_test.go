@@ -174,18 +174,25 @@ func TestMigrating(t *testing.T) {
 	failing := source.Snapshot{Domain: &vmistatus.Domain{Agent: vmistatus.AgentDisconnected, GuestErr: fault}}
 	closed := source.Snapshot{Domain: &vmistatus.Domain{Agent: vmistatus.AgentDisconnected}}
 	away := source.Snapshot{Err: fault, Domain: failing.Domain}
+	dropped := failing
+	dropped.Dropped = time.Unix(1000, 0)
+	begun := func(seconds int64) *v1.VirtualMachineInstanceMigrationState {
+		return &v1.VirtualMachineInstanceMigrationState{StartTimestamp: new(metav1.Unix(seconds, 0))}
+	}
 	for name, c := range map[string]struct {
 		state    *v1.VirtualMachineInstanceMigrationState
 		s        source.Snapshot
 		believed bool
 	}{
-		"migrating":                 {&v1.VirtualMachineInstanceMigrationState{}, failing, true},
-		"it never migrated":         {nil, failing, false},
-		"it has migrated":           {&v1.VirtualMachineInstanceMigrationState{Completed: true}, failing, false},
-		"the migration failed":      {&v1.VirtualMachineInstanceMigrationState{Failed: true}, failing, false},
-		"its agent has gone":        {&v1.VirtualMachineInstanceMigrationState{}, closed, false},
-		"libvirt is away":           {&v1.VirtualMachineInstanceMigrationState{}, away, false},
-		"nothing is known of it so": {&v1.VirtualMachineInstanceMigrationState{}, source.Snapshot{}, false},
+		"migrating":                  {&v1.VirtualMachineInstanceMigrationState{}, failing, true},
+		"it never migrated":          {nil, failing, false},
+		"it has migrated":            {&v1.VirtualMachineInstanceMigrationState{Completed: true}, failing, false},
+		"the migration failed":       {&v1.VirtualMachineInstanceMigrationState{Failed: true}, failing, false},
+		"its agent has gone":         {&v1.VirtualMachineInstanceMigrationState{}, closed, false},
+		"libvirt is away":            {&v1.VirtualMachineInstanceMigrationState{}, away, false},
+		"it fails since it migrates": {begun(999), dropped, true},
+		"it has failed before":       {begun(1001), dropped, false},
+		"nothing is known of it so":  {&v1.VirtualMachineInstanceMigrationState{}, source.Snapshot{}, false},
 	} {
 		whole := &v1.VirtualMachineInstance{}
 		whole.Status.MigrationState = c.state

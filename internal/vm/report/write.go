@@ -59,6 +59,9 @@ func asMigrating(vmi *v1.VirtualMachineInstance, s source.Snapshot) source.Snaps
 	if m == nil || m.Completed || m.Failed || s.Err != nil || s.Domain == nil || s.Domain.GuestErr == nil {
 		return s
 	}
+	if m.StartTimestamp != nil && !s.Dropped.IsZero() && s.Dropped.Before(m.StartTimestamp.Time) {
+		return s // it was gone before, and what was dropped does not come back by that
+	}
 	d := *s.Domain
 	d.Agent = vmistatus.AgentSilent
 	s.Domain = &d

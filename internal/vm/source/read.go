@@ -21,6 +21,8 @@ type Snapshot struct {
 	State  State
 	// At is when libvirt last answered for the machine; GuestAt when its agent last did.
 	At, GuestAt time.Time
+	// Dropped is when what the guest reported counts no more, since its agent is away; zero: it is not.
+	Dropped time.Time
 	// Err is why libvirt cannot be asked now. Domain is then what was known before, marked as old.
 	Err error
 

@@ -147,20 +147,25 @@ func (w *Watcher) ends() <-chan time.Time {
 }
 
 // publish tells what is known, with an agent that is away grown old. Before the agent is asked it is
-// as much away as it was.
+// as much away as it was, and so is one that was away for the time of grace when its machine is paused:
+// what was dropped does not come back by that.
 func (w *Watcher) publish(s Snapshot) {
 	w.now = s
 	switch away := s.agentAway(); {
 	case away && w.away.IsZero():
 		w.away = time.Now()
-	case !away && !s.asking:
+	case !away && !s.asking && !(s.State == Paused && w.gone()):
 		w.away = time.Time{}
 	}
 	if !w.away.IsZero() {
-		s = s.agentless(time.Since(w.away) >= w.times.Grace)
+		s = s.agentless(w.gone())
+		s.Dropped = w.away.Add(w.times.Grace)
 	}
 	w.cfg.Changed(s)
 }
+
+// gone says that the agent was away for the time of grace.
+func (w *Watcher) gone() bool { return !w.away.IsZero() && time.Since(w.away) >= w.times.Grace }
 
 // follow connects and looks until the connection ends.
 func (w *Watcher) follow(ctx context.Context) error {

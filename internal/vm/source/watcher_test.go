@@ -147,6 +147,49 @@ func TestAges(t *testing.T) {
 	})
 }
 
+// What was dropped of an agent that is away does not come back when the machine is paused, nor when it
+// runs again; only the agent brings it.
+func TestDroppedStaysDropped(t *testing.T) {
+	fails := func() ([]byte, uint32) { return libvirttest.Failure(86, "QEMU guest agent is not connected"), 1 }
+	for name, goes := range map[string]func(*libvirttest.Fake){
+		"its channel is closed": func(f *libvirttest.Fake) { f.XML = libvirttest.XML("ns_vm", "disconnected") },
+		"it fails":              func(f *libvirttest.Fake) { f.Guest = fails },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := libvirttest.New("ns_vm")
+				good, xml := f.Guest, f.XML
+				look := watching(t, f)
+				look()
+				gone := func(when string) {
+					t.Helper()
+					f.Happens()
+					<-time.After(usualGrace / 2)
+					if s := look(); s.Domain.Agent != vmistatus.AgentDisconnected || s.Dropped.After(time.Now()) || s.Dropped.IsZero() {
+						t.Errorf("%s: agent %v, dropped %v", when, s.Domain.Agent, s.Dropped)
+					}
+				}
+				f.Set(func() { goes(f) })
+				f.Happens()
+				<-time.After(2 * usualGrace)
+				gone("gone for long")
+				f.Set(func() { f.State = 3 })
+				gone("paused")
+				<-time.After(time.Hour)
+				gone("paused for long")
+				f.Set(func() { f.State = 1 })
+				gone("it runs again")
+				f.Set(func() { f.Guest, f.XML = good, xml })
+				f.Happens()
+				<-time.After(2 * usualSlow)
+				if s := look(); s.Domain.Agent != vmistatus.AgentConnected || !s.Dropped.IsZero() {
+					t.Errorf("it is back: agent %v, dropped %v", s.Domain.Agent, s.Dropped)
+				}
+			})
+		})
+	}
+}
+
 // linkDown changes the machine's definition.
 func linkDown(f *libvirttest.Fake) {
 	f.Set(func() { f.XML = strings.Replace(f.XML, "<alias", "<link state='down'/><alias", 1) })
@@ -208,7 +251,7 @@ func TestFailingAgent(t *testing.T) {
 		f.Happens()
 		<-time.After(2 * settle)
 		before := f.Asked()
-		<-time.After(usualGrace - 2*settle)
+		<-time.After(usualGrace - 6*settle) // that it is paused is seen within the grace, too
 		if s := look(); s.Domain.Agent != vmistatus.AgentSilent || len(s.Domain.Guest) != 1 {
 			t.Errorf("an agent that fails for a short time: %+v", s.Domain)
 		}
