@@ -97,6 +97,7 @@ func (a *Agent) reconciling() reconcile.Options {
 	if raw, ok := a.cfg.CNI.Conf["deviceInfoDir"]; ok {
 		_ = json.Unmarshal(raw, &o.DeviceInfoDir)
 	}
+	o.Memory = a.remembering(a.log.With("part", "reconcile"))
 	return o
 }
 

@@ -15,7 +15,8 @@
 //     terminal, nor while its newest sandbox is half done; a sandbox of an earlier boot is gone.
 //   - Entries of other writers are kept (internal/cni/planner/report). Those of the pod's
 //     earlier sandboxes are no other writer's: they are remembered until they are out, and
-//     are taken out soon when no sandbox is left, since a later agent remembers nothing.
+//     are taken out soon when no sandbox is left. What of them is remembered outlives the
+//     agent where there is a Memory.
 //     A record that cannot be read may be of a sandbox that lives: its entries stay.
 //   - One ADD is one write: what was written is remembered until the cache shows it or
 //     something else, so that a cache that is behind causes no second write.
@@ -51,6 +52,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/planner/report"
 	"github.com/weftnet/weft/internal/cni/wire"
 	"github.com/weftnet/weft/internal/host/journal"
+	"github.com/weftnet/weft/internal/host/wake"
 )
 
 const (
@@ -115,6 +117,7 @@ type Options struct {
 	// DeviceInfoDir is the conf's deviceInfoDir: the paths in records begin with it, and the
 	// files must be found there; "" = the conf's default.
 	DeviceInfoDir string
+	Memory        *Memory // nil = the next agent knows nothing of what was before it
 }
 
 // Reconciler keeps network-status right.
@@ -124,6 +127,7 @@ type Reconciler struct {
 	pods    Pods
 	log     *slog.Logger
 	queue   *queue
+	changed wake.Signal // what is remembered did
 
 	mu        sync.Mutex // guards what follows
 	state     map[string]*state
@@ -136,7 +140,7 @@ type Reconciler struct {
 func New(opts Options, records Records, pods Pods, log *slog.Logger) *Reconciler {
 	opts.DeviceInfoDir = cmp.Or(opts.DeviceInfoDir, netconf.Defaults().DeviceInfoDir)
 	r := &Reconciler{
-		opts: opts, records: records, pods: pods, log: log, queue: newQueue(),
+		opts: opts, records: records, pods: pods, log: log, queue: newQueue(), changed: wake.New(),
 		state: map[string]*state{}, writes: map[string]uint64{},
 	}
 	records.Notify(r.Changed)
@@ -154,6 +158,9 @@ func (r *Reconciler) Run(ctx context.Context) error {
 				r.queue.done(uid, r.work(ctx, uid))
 			}
 		})
+	}
+	if r.opts.Memory != nil {
+		group.Go(func() { r.rememberAll(ctx) })
 	}
 	resync := time.NewTicker(resyncEvery)
 	defer resync.Stop()

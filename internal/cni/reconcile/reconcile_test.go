@@ -25,8 +25,9 @@ type rig struct {
 	*Reconciler
 	*cluster
 	*records
-	t   *testing.T
-	log *bytes.Buffer
+	t      *testing.T
+	log    *bytes.Buffer
+	memory *Memory // nil = there is none
 }
 
 // bubble runs f with a running reconciler.
@@ -47,9 +48,9 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// anew gives it a reconciler that remembers nothing.
+// anew gives it a reconciler that remembers nothing but what is put down.
 func (r *rig) anew() {
-	r.Reconciler = New(Options{StatusTimeout: 2 * time.Second, DeviceInfoDir: r.t.TempDir()}, r.records, r.cluster, slog.New(slog.NewTextHandler(r.log, nil)))
+	r.Reconciler = New(Options{StatusTimeout: 2 * time.Second, DeviceInfoDir: r.t.TempDir(), Memory: r.memory}, r.records, r.cluster, slog.New(slog.NewTextHandler(r.log, nil)))
 	r.cluster.notify = r.Pod
 }
 

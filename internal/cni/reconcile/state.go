@@ -159,7 +159,10 @@ func (r *Reconciler) earlier(uid string, newest *observe.Sandbox, all []*observe
 	for i, s := range all {
 		st.pod, st.alone = refOf(s), time.Time{}
 		for _, name := range names[i] {
-			st.had[name] = containerOf(s)
+			if container := containerOf(s); st.had[name] != container {
+				st.had[name] = container
+				r.changed.Raise()
+			}
 		}
 	}
 	for _, u := range r.records.Unreadable() {
@@ -191,7 +194,11 @@ func (r *Reconciler) settle(uid string, s *observe.Sandbox, shown bool) {
 	st := r.of(uid)
 	st.fault = ""
 	if shown {
+		was := len(st.had)
 		maps.DeleteFunc(st.had, func(_ report.Name, container string) bool { return s == nil || container != containerOf(s) })
+		if len(st.had) != was {
+			r.changed.Raise()
+		}
 	}
 	if s == nil {
 		if shown {
@@ -235,6 +242,9 @@ func (r *Reconciler) release(uid string) {
 func (r *Reconciler) forget(uid string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if st := r.state[uid]; st != nil && len(st.had) > 0 {
+		r.changed.Raise()
+	}
 	delete(r.state, uid)
 }
 
