@@ -181,19 +181,6 @@ func (m *merger) entry(kind Kind, name string) entry {
 	return e
 }
 
-// named makes one of a name that need not be in the spec, and is then cut before names are compared.
-func (m *merger) named(kind Kind, name string) entry {
-	e := m.entry(kind, name)
-	if e.spec < 0 {
-		if e.name = m.cut(name, Name, name); e.name != name {
-			if i := m.before.find(e.name); i >= 0 {
-				e.before = i
-			}
-		}
-	}
-	return e
-}
-
 // rules say whom an entry's fields are asked of.
 func (m *merger) rules(e *entry) *[NumFields]sources {
 	if e.masquerade {
@@ -211,7 +198,7 @@ func (m *merger) seed() {
 		for i := range m.Previous {
 			p := &m.Previous[i]
 			if p.Name != "" && m.before.find(p.Name) == i && ContainsInfoSource(p.InfoSource, SourceDomain) {
-				m.entries = append(m.entries, m.named(StaleEntry, p.Name))
+				m.entries = append(m.entries, m.entry(StaleEntry, p.Name))
 			}
 		}
 	} else {
@@ -220,12 +207,12 @@ func (m *merger) seed() {
 				m.warn(DeviceSkipped, "", "an interface with the MAC %q has no alias", clip(d.Interfaces[i].MAC))
 				continue
 			}
-			e := m.named(NICEntry, d.Interfaces[i].Name)
+			e := m.entry(NICEntry, d.Interfaces[i].Name)
 			e.nic = &d.Interfaces[i]
 			m.entries = append(m.entries, e)
 		}
 		for i := range d.HostDevices {
-			m.entries = append(m.entries, m.named(SRIOVEntry, d.HostDevices[i].Name))
+			m.entries = append(m.entries, m.entry(SRIOVEntry, d.HostDevices[i].Name))
 		}
 	}
 	m.skipped()
@@ -269,10 +256,13 @@ func (m *merger) compareEntries(a, b entry) int {
 
 func (m *merger) isPrimary(e *entry) bool { return e.spec >= 0 && e.spec == m.primary }
 
-// dropTwins keeps the first of several entries of one name.
+// dropTwins keeps the first of several entries of one name, as a status may have it.
 func (m *merger) dropTwins() {
 	kept := m.entries[:0]
 	for _, e := range m.entries {
+		if e.spec < 0 {
+			m.cutName(&e)
+		}
 		if slices.ContainsFunc(kept, func(k entry) bool { return k.name == e.name }) {
 			m.warn(DeviceSkipped, e.name, "%s stands in the domain twice", clip(e.name))
 			continue
@@ -280,6 +270,17 @@ func (m *merger) dropTwins() {
 		kept = append(kept, e)
 	}
 	m.entries = kept
+}
+
+// cutName cuts a name that is not in the spec. The status may have the entry by either.
+func (m *merger) cutName(e *entry) {
+	name := e.name
+	if e.name = m.cut(name, Name, name); e.name == name {
+		return
+	}
+	if i := m.before.find(e.name); i >= 0 {
+		e.before = i
+	}
 }
 
 // restore puts the primary network back while the domain does not show it: the pod is still there.
