@@ -260,6 +260,11 @@ func (g group) global() bool {
 	return false
 }
 
+// bare says whether the interface has no address at all.
+func (g group) bare() bool {
+	return !slices.ContainsFunc(g, func(r record) bool { return len(r.IPs) > 0 })
+}
+
 // compareUse orders what only the guest knows by usefulness.
 func compareUse(a, b group) int {
 	if x, y := a[0].global, b[0].global; x != y {

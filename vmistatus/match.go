@@ -56,7 +56,7 @@ func (m *merger) believed() []GuestInterface {
 	}
 	// Who has begun to look, or looks from another node, does not know yet what the guest said.
 	if guest == nil && d.Agent != AgentDisconnected && (d.GuestErr != nil || d.Agent == AgentSilent) {
-		guest = m.remembered()
+		guest, m.recalled = m.remembered(), true
 	}
 	switch {
 	case d.Agent == AgentDisconnected:
@@ -131,6 +131,14 @@ func (m *merger) addGuestOnly() {
 	if over := len(rest) - MaxGuestOnly; over > 0 {
 		m.warn(GuestOnlyLimit, "", "the guest reports %d more interfaces than the %d that are listed", over, MaxGuestOnly)
 		rest = rest[:MaxGuestOnly]
+	}
+	if m.recalled && len(m.entries) == 0 && m.Policy == PodAuthoritative {
+		// The first entry has no address, so it is the one that was written without.
+		if i := slices.IndexFunc(rest, group.bare); i > 0 {
+			first := rest[i]
+			copy(rest[1:], rest[:i])
+			rest[0] = first
+		}
 	}
 	for _, g := range rest {
 		e := m.entry(GuestEntry, "")

@@ -31,13 +31,14 @@ func Merge(in Input) Result {
 // merger is one merge under way.
 type merger struct {
 	Input
-	tables  [2]table // without and with masquerade
-	primary int      // index of the primary network's interface in the spec; -1: there is none
-	entries []entry
-	specs   names    // of the spec's interfaces
-	before  names    // of the previous entries
-	records []record // the guest's
-	read    int      // of the pod interface caches
+	tables   [2]table // without and with masquerade
+	primary  int      // index of the primary network's interface in the spec; -1: there is none
+	entries  []entry
+	specs    names    // of the spec's interfaces
+	before   names    // of the previous entries
+	records  []record // the guest's
+	recalled bool     // they are what the previous status has of it
+	read     int      // of the pod interface caches
 
 	pod      addresses
 	guest    addresses

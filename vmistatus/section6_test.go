@@ -408,3 +408,13 @@ func TestLoopbackSpellings(t *testing.T) {
 		}
 	}
 }
+
+// The first entry of the guest alone has no address under pod-authoritative: of a guest that is only
+// remembered it is still that one, or each merge would take the next one's.
+func TestRememberedFirstEntryStays(t *testing.T) {
+	in := vmistatus.Input{Policy: vmistatus.PodAuthoritative, Domain: nics()}
+	in.Domain.Guest = []guest{g("br0", "52:54:00:aa:00:01", "10.0.0.1"), g("br1", "52:54:00:aa:00:02", "10.0.0.2"), g("br2", "52:54:00:aa:00:03", "10.0.0.3")}
+	want := vmistatus.Merge(in).Interfaces
+	in.Previous, in.Domain = want, &vmistatus.Domain{Agent: vmistatus.AgentSilent}
+	compare(t, want, vmistatus.Merge(in).Interfaces)
+}
