@@ -216,6 +216,21 @@ func TestChangesSettle(t *testing.T) {
 	})
 }
 
+// Changes that never end, of this pod or of others, keep nobody waiting.
+func TestChangesThatNeverEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRunner("neta")
+		steps := []func(*upkeep.Keeper){func(k *upkeep.Keeper) { r.ask("netb"); k.Wake() }}
+		for range 30 {
+			steps = append(steps, (*upkeep.Keeper).Wake)
+		}
+		r.follow(t, 300*time.Millisecond, steps...)
+		if len(r.orders) == 0 || r.orders[0] != "plug 2.3s" {
+			t.Errorf("orders %q", r.orders)
+		}
+	})
+}
+
 // What fails is told to the pod's owner and tried again with pauses that grow; a new annotation is tried at once.
 func TestFailuresAreToldAndTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

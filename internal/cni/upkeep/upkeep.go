@@ -43,6 +43,9 @@ const (
 	// settle is how long after a change the pods are looked at: several come together, and a pod
 	// that was made a moment ago is not seen half.
 	settle = 500 * time.Millisecond
+	// settleMost is how long after the first of many changes that is at the latest: on a busy node
+	// there is always another one, and one pod's owner can see to that.
+	settleMost = 2 * time.Second
 	// firstRest and lastRest bound how long a record rests after an order that came to
 	// nothing; it doubles from one to the other.
 	firstRest = 10 * time.Second
@@ -140,7 +143,7 @@ func (k *Keeper) Resting() []Resting {
 func (k *Keeper) Run(ctx context.Context) error { return k.every(ctx, nil, k.look) }
 
 // every has the records looked at once all of them have been read, every lookEvery, and settle after
-// the last of several wakes; nil never wakes.
+// the last of several wakes, or settleMost after the first; nil never wakes.
 func (k *Keeper) every(ctx context.Context, wake <-chan struct{}, look func(context.Context)) error {
 	select {
 	case <-k.opts.Records.Synced():
@@ -151,13 +154,18 @@ func (k *Keeper) every(ctx context.Context, wake <-chan struct{}, look func(cont
 	defer ticker.Stop()
 	pause := time.NewTimer(0)
 	defer pause.Stop()
+	var first time.Time // of the wakes that were not followed by a look
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-wake:
-			pause.Reset(settle)
+			if first.IsZero() {
+				first = time.Now()
+			}
+			pause.Reset(min(settle, settleMost-time.Since(first)))
 		case <-pause.C:
+			first = time.Time{}
 			look(ctx)
 		case <-ticker.C:
 			look(ctx)
