@@ -15,8 +15,8 @@
 // anew.
 //
 // Ages: while the machine is paused or suspended the guest's data is kept and marked; when its
-// agent or libvirt has been away for the time of grace, it is dropped. The guest is asked often
-// while it has no address, and seldom afterwards.
+// agent or libvirt has been away for the time of grace, it is dropped, and only the agent's next
+// answer counts. The guest is asked often while it has no address, and seldom afterwards.
 //
 // It must not know Kubernetes' API, the merge or who reads the result.
 //
