@@ -19,9 +19,11 @@
 package informed
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
@@ -67,6 +69,10 @@ type Options struct {
 	// for a pod, by the resource that a network draws them from. They are not looked for in
 	// ResourceSlices. Nil, or no name: there is no such driver.
 	Own func(podUID string) (drawn map[string][]string, driver string)
+	// Late is how long a pod is waited for that is not in the cache; 0 = 200 ms. The kubelet has heard
+	// of it by a watch of its own, so on a busy node the agent's is late rather than broken, and of
+	// many pods that come at once each would be read.
+	Late time.Duration
 }
 
 // Source implements planner.Source, planner.Sharing, planner.Refresher and planner.Reporter.
@@ -98,15 +104,30 @@ func (s *Source) Size(ref plan.NADRef) int {
 	return max(len(n.Config), n.Large)
 }
 
-// Pod is a pod of the cache; one that is not there is read.
+// How long a pod is waited for, see Options.Late, and how often it is looked for.
+const (
+	defaultLate = 200 * time.Millisecond
+	latePoll    = 5 * time.Millisecond
+)
+
+// Pod is a pod of the cache; one that does not come there in a moment is read.
 func (s *Source) Pod(ctx context.Context, namespace, name string) (*plan.Pod, error) {
 	if err := s.ready("pod " + namespace + "/" + name); err != nil {
 		return nil, err
 	}
-	if p, ok := s.cluster.Pod(namespace, name); ok {
-		return planPod(p), nil
+	for end := time.Now().Add(cmp.Or(s.opts.Late, defaultLate)); ; {
+		if p, ok := s.cluster.Pod(namespace, name); ok {
+			return planPod(p), nil
+		}
+		if time.Now().After(end) {
+			return s.Refresh(ctx, namespace, name)
+		}
+		select {
+		case <-ctx.Done():
+			return s.Refresh(ctx, namespace, name) // which says so
+		case <-time.After(latePoll):
+		}
 	}
-	return s.Refresh(ctx, namespace, name)
 }
 
 // Refresh reads a pod.

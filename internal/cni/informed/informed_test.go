@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -216,6 +217,38 @@ func TestBehind(t *testing.T) {
 	r.reads("pods none", "network-attachment-definitions later")
 	s.Apply(nad("later")) // nothing remembers that it was not there
 	r.planned("none", "u5", []string{"default/later"}, "pods none", "network-attachment-definitions later")
+}
+
+// misses tells of the first look for a pod that is not there.
+type misses struct {
+	*informers.Cluster
+	once   sync.Once
+	missed chan struct{}
+}
+
+func (m *misses) Pod(namespace, name string) (*informers.Pod, bool) {
+	p, ok := m.Cluster.Pod(namespace, name)
+	if !ok {
+		m.once.Do(func() { close(m.missed) })
+	}
+	return p, ok
+}
+
+// TestLate: a pod that the watch brings a moment after the runtime asks for it is not read.
+func TestLate(t *testing.T) {
+	s := kubetest.New(t)
+	s.Apply(nad("neta"))
+	r := start(t, s).ready()
+	m := &misses{Cluster: r.cluster, missed: make(chan struct{})}
+	r.Source = informed.New(m, informed.Options{KubeletDir: t.TempDir(), Late: long})
+	applied := make(chan struct{})
+	go func() {
+		defer close(applied)
+		<-m.missed
+		s.Apply(pod("web", "u1", "neta"))
+	}()
+	r.planned("web", "u1", []string{"default/neta"})
+	<-applied
 }
 
 // TestApplyReadsThePod: what is changed of a running pod is changed to what the API server says,
