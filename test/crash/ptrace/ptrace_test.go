@@ -281,11 +281,20 @@ func TestChildrenRunUntraced(t *testing.T) {
 	}
 
 	dir = t.TempDir()
-	c := command(t, parent, dir)
-	c.Stall = 500 * time.Millisecond // the parent waits for its child by then
-	out = run(t, c)
-	if !out.Status.Signaled() || out.Status.Signal() != syscall.SIGKILL {
-		t.Errorf("status %#x, want SIGKILL", out.Status)
+	ctx, kill := context.WithTimeout(t.Context(), 30*time.Second)
+	defer kill()
+	go func() { // kills the parent as soon as it has a child
+		for ctx.Err() == nil {
+			if _, err := os.Stat(filepath.Join(dir, "born")); err == nil {
+				kill()
+				return
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+	}()
+	out, err := ptrace.Run(ctx, command(t, parent, dir))
+	if !errors.Is(err, context.Canceled) || !out.Status.Signaled() || out.Status.Signal() != syscall.SIGKILL {
+		t.Errorf("error %v, status %#x, want SIGKILL", err, out.Status)
 	}
 	for range 500 {
 		if exists(t, filepath.Join(dir, "orphan")) {
