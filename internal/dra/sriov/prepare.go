@@ -168,9 +168,10 @@ func (m *Manager) Mend(_ context.Context, rows []device.Allocation) error {
 }
 
 // Free puts back VLAN and priority, and the link's name, MAC and MTU where a pod left others.
-// Without Inspect's answer a VLAN that the claim asked for is cleared.
+// Without Inspect's answer a VLAN that the claim asked for is cleared. A link that is away still has
+// Free fail: whoever has it has the VLAN as well, and nobody else could be given the VF.
 func (m *Manager) Free(
-	_ context.Context, dev device.Device, config v2alpha1.DeviceConfig, data device.Saved,
+	ctx context.Context, dev device.Device, config v2alpha1.DeviceConfig, data device.Saved,
 ) error {
 	d, err := own(dev)
 	if err != nil {
@@ -180,22 +181,61 @@ func (m *Manager) Free(
 	if err != nil {
 		return err
 	}
-	f, err := m.conf.Kernel.Function(d.Addr)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && f.PF == "" {
+	f, link, err := m.atHome(ctx, d, s)
+	if err != nil {
+		return err
+	}
+	if f.PF == "" {
 		m.letGo(d.Addr) // the VF went, and what the PF kept for it
 		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("find VF %s: %w", d.Addr, err)
 	}
 	if config.VLAN != 0 {
 		err = m.putBackVLAN(f, s)
 	}
-	err = errors.Join(err, m.putBack(f, s, d.KernelIfaceName))
+	if link != nil {
+		err = errors.Join(err, m.putBack(f, s, d.KernelIfaceName, *link))
+	}
 	if err == nil {
 		m.letGo(d.Addr)
 	}
 	return err
+}
+
+// A link comes home by itself when its network namespace ends, in the kernel's own time.
+const (
+	comeTimeout = time.Second
+	comePause   = 10 * time.Millisecond
+)
+
+// atHome gives a VF, the zero value when it is no more, and the link that it had when it was prepared, which
+// it waits for; nil: it had none, or has a driver without links since.
+func (m *Manager) atHome(ctx context.Context, d Device, s saved) (kernel.Function, *kernel.Link, error) {
+	for late := time.Now().Add(comeTimeout); ; {
+		f, err := m.conf.Kernel.Function(d.Addr)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return kernel.Function{}, nil, nil
+		case err != nil:
+			return f, nil, fmt.Errorf("find VF %s: %w", d.Addr, err)
+		case f.PF == "" || s.Link == nil && d.KernelIfaceName == "" || device.Linkless(f.Driver):
+			return f, nil, nil
+		}
+		link, err := m.conf.Kernel.LinkOf(kernel.Namespace{}, d.Addr)
+		switch {
+		case err == nil:
+			return f, &link, nil
+		case !errors.Is(err, kernel.ErrNoLink):
+			return f, nil, fmt.Errorf("find the link of VF %s: %w", d.Addr, err)
+		case time.Now().After(late):
+			return f, nil, fmt.Errorf("the link of VF %s is not in the host's network namespace: a pod has it still, or something holds "+
+				"the network namespace of one that ended: %w", d.Addr, err)
+		}
+		select {
+		case <-time.After(comePause):
+		case <-ctx.Done():
+			return f, nil, fmt.Errorf("wait for the link of VF %s: %w", d.Addr, context.Cause(ctx))
+		}
+	}
 }
 
 // putBackVLAN writes only what differs: a PF that refused the claim's VLAN would refuse this one, too.
@@ -217,17 +257,7 @@ func (m *Manager) putBackVLAN(f kernel.Function, s saved) error {
 // putBack mends a link that came home by itself, or by another hand. What it is now is compared
 // first, since restoring drops addresses, and a link that never left may have some. Without Inspect's
 // answer, as of a claim that another driver prepared, its name is all that is known.
-func (m *Manager) putBack(f kernel.Function, s saved, name string) error {
-	if s.Link == nil && name == "" {
-		return nil
-	}
-	link, err := m.conf.Kernel.LinkOf(kernel.Namespace{}, f.Addr)
-	if errors.Is(err, kernel.ErrNoLink) {
-		return nil // not here: who moved it away brings it back
-	}
-	if err != nil {
-		return fmt.Errorf("find the link of VF %s: %w", f.Addr, err)
-	}
+func (m *Manager) putBack(f kernel.Function, s saved, name string, link kernel.Link) error {
 	want := kernel.StateOf(link)
 	if want.Name = name; s.Link != nil {
 		want = *s.Link
@@ -235,7 +265,7 @@ func (m *Manager) putBack(f kernel.Function, s saved, name string) error {
 	if link.Name == want.Name && link.MTU == want.MTU && link.MAC.String() == want.MAC.String() {
 		return nil
 	}
-	err = device.Restore(m.conf.Kernel, link, want, m.conf.Log)
+	err := device.Restore(m.conf.Kernel, link, want, m.conf.Log)
 	if err != nil {
 		return fmt.Errorf("restore the link of VF %s: %w", f.Addr, err)
 	}
