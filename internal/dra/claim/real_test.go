@@ -481,7 +481,7 @@ func TestHandOverWhileFreed(t *testing.T) { // I1
 	}
 	refused := func(when string) {
 		t.Helper()
-		if err := attach("s1"); err == nil || !strings.Contains(err.Error(), "claim default/c1 is being freed") {
+		if err := attach("s1"); !errors.Is(err, device.ErrFreed) || !strings.Contains(err.Error(), "claim default/c1 is being freed") {
 			t.Errorf("%s: %v", when, err)
 		}
 		if _, err := w.machine.LinkOf(kernel.Namespace{}, kerneltest.VFAddr(pf, 0)); err != nil {

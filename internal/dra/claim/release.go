@@ -69,7 +69,7 @@ func (c *Claims) undo(ctx context.Context, rec *journal.Record, l life) error {
 
 // freeing has Ready refuse a claim until it is forgotten or prepared anew.
 func (c *Claims) freeing(body record.Claim) {
-	c.book.setFault(types.UID(body.UID), fmt.Errorf("claim %s is being freed", nameOf(body)))
+	c.book.setFault(types.UID(body.UID), fmt.Errorf("claim %s is being freed: %w", nameOf(body), device.ErrFreed))
 }
 
 func releaseKey(uid types.UID) string { return "release " + string(uid) }

@@ -111,6 +111,9 @@ func Mend(ctx context.Context, managers map[ManagerType]Manager, rows []Allocati
 	return errors.Join(faults...)
 }
 
+// ErrFreed says that a pod's devices are being taken back, or were: the pod has ended.
+var ErrFreed = errors.New("the pod's claimed devices are freed")
+
 // Key names an allocation.
 type Key struct {
 	Pool    string // the name that the user wrote

@@ -268,7 +268,7 @@ func (h *Handover) rows(podUID string, filed bool) (rows []device.Allocation, er
 func (h *Handover) still(podUID string, filed bool) ([]device.Allocation, error) {
 	rows, err := h.rows(podUID, filed)
 	if err == nil && len(rows) == 0 {
-		err = errors.New("the pod's claimed devices were freed meanwhile")
+		err = device.ErrFreed
 	}
 	return rows, err
 }

@@ -8,7 +8,8 @@
 // plugin that is late is dropped and the pod starts without its device; what a hook began and was
 // too late for is undone; hooks ask no API. A runtime that goes away is dialled again, for ever.
 // When it is back, running sandboxes get what they lack, and a pod that runs without its device is
-// told of; nothing is taken from a sandbox because the runtime does not name it.
+// told of; nothing is taken from a sandbox because the runtime does not name it. One that ends while the
+// list is gone through is given nothing, and a pod that has ended is not told of.
 //
 // It must not know what a device is, nor how links move.
 //

@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/nri/pkg/stub"
 	"golang.org/x/sys/unix"
 
+	"github.com/weftnet/weft/internal/dra/device"
 	"github.com/weftnet/weft/internal/dra/handover"
 )
 
@@ -61,6 +62,11 @@ type Plugin struct {
 	works sync.WaitGroup  // what hooks began
 	life  context.Context //nolint:containedctx // of Run, without its end: what a hook begins outlives the hook's own
 	end   <-chan struct{} // of Run
+
+	mu      sync.Mutex
+	looks   int             // lists of sandboxes that the runtime gave
+	looking int             // those that are gone through
+	ended   map[string]bool // sandboxes that ended meanwhile
 }
 
 // New makes a plugin; nothing is touched before Run.
@@ -215,6 +221,7 @@ func (h hooks) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error 
 
 func (h hooks) detach(ctx context.Context, pod *api.PodSandbox) {
 	p := h.p
+	p.noteEnd(pod.GetId())
 	tell := func(err error) {
 		if err != nil {
 			p.cfg.Log.Warn("devices are not home yet", "pod_namespace", pod.GetNamespace(), "pod", pod.GetName(), "sandbox", pod.GetId(), "error", err)
@@ -263,9 +270,12 @@ func deviceNode(path string) (*api.LinuxDevice, error) {
 	}, nil
 }
 
-// Synchronize hears of what the runtime has already. What follows from it takes its own time.
+// Synchronize hears of what the runtime has already. What follows from it takes its own time, in which
+// sandboxes end, and the runtime may come with another list.
 func (h hooks) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
+	look := h.p.beginLook()
 	h.p.works.Go(func() {
+		defer h.p.endLook()
 		if h.p.cfg.Known != nil {
 			select {
 			case <-h.p.cfg.Known:
@@ -277,10 +287,46 @@ func (h hooks) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.C
 		pods := slices.Clone(pods)
 		slices.SortStableFunc(pods, func(a, b *api.PodSandbox) int { return stopped(a) - stopped(b) })
 		for _, pod := range pods {
-			h.reconcile(pod)
+			if last, ended := h.p.still(look, pod.GetId()); last && !ended {
+				h.reconcile(look, pod)
+			}
 		}
 	})
 	return nil, nil
+}
+
+func (p *Plugin) beginLook() (look int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.looking == 0 {
+		p.ended = map[string]bool{}
+	}
+	p.looks++
+	p.looking++
+	return p.looks
+}
+
+func (p *Plugin) endLook() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.looking--; p.looking == 0 {
+		p.ended = nil
+	}
+}
+
+func (p *Plugin) noteEnd(sandboxID string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended != nil {
+		p.ended[sandboxID] = true
+	}
+}
+
+// still says whether a list is the last one, and whether a sandbox of it has ended since.
+func (p *Plugin) still(look int, sandboxID string) (last, ended bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return look == p.looks, p.ended[sandboxID]
 }
 
 // stopped is 1 for a sandbox that seems to be stopped: some runtimes have no process for one that
@@ -293,19 +339,28 @@ func stopped(pod *api.PodSandbox) int {
 }
 
 // reconcile gives a running sandbox what it lacks, and takes from a stopped one what it has.
-func (h hooks) reconcile(pod *api.PodSandbox) {
+func (h hooks) reconcile(look int, pod *api.PodSandbox) {
 	p := h.p
 	s := sandbox(pod)
 	if s.Namespace == "" && pod.GetPid() == 0 {
-		if err := p.cfg.Hands.Detach(p.life, s.ID); err != nil {
-			p.cfg.Log.Warn("devices are not home yet", "pod_namespace", pod.GetNamespace(), "pod", pod.GetName(), "sandbox", s.ID, "error", err)
-		}
+		h.bringHome(pod)
 		return
 	}
 	s.Yields = true
-	if _, err := p.cfg.Hands.Attach(p.life, s); err != nil && !errors.Is(err, handover.ErrElsewhere) {
+	_, err := p.cfg.Hands.Attach(p.life, s)
+	switch last, ended := p.still(look, s.ID); {
+	case ended:
+		h.bringHome(pod) // what it was given after its end
+	case err != nil && last && !errors.Is(err, handover.ErrElsewhere) && !errors.Is(err, device.ErrFreed):
 		p.cfg.Log.Error("pod runs without a device that it claimed", "pod_namespace", pod.GetNamespace(), "pod", pod.GetName(), "pod_uid", s.PodUID, "error", err)
 		p.cfg.Without(pod.GetNamespace(), pod.GetName(), s.PodUID, err)
+	}
+}
+
+func (h hooks) bringHome(pod *api.PodSandbox) {
+	p := h.p
+	if err := p.cfg.Hands.Detach(p.life, pod.GetId()); err != nil {
+		p.cfg.Log.Warn("devices are not home yet", "pod_namespace", pod.GetNamespace(), "pod", pod.GetName(), "sandbox", pod.GetId(), "error", err)
 	}
 }
 

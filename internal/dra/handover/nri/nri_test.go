@@ -6,6 +6,7 @@ package nri_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -22,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/weftnet/weft/internal/dra/device"
 	"github.com/weftnet/weft/internal/dra/handover"
 	"github.com/weftnet/weft/internal/dra/handover/nri"
 )
@@ -362,6 +364,49 @@ func TestSynchronize(t *testing.T) {
 	defer r.mu.Unlock()
 	if diff := cmp.Diff([]string{"ns/pod: no such device", "ns/pod: no such device"}, r.without); diff != "" {
 		t.Errorf("pods without (-want +got):\n%s", diff)
+	}
+}
+
+// A sandbox that ends while it is looked at, or whose claims are being freed since its pod has ended, is given
+// nothing, and not told to run without its devices; nor is one of a list that the runtime has replaced.
+func TestSynchronizeMeetsTheEnd(t *testing.T) {
+	r := newRig(t)
+	freed := func() error { return fmt.Errorf("claim ns/c is being freed: %w", device.ErrFreed) }
+	gone := errors.New("network namespace: no such file")
+	r.hands.errs["freed"], r.hands.errs["ended"], r.hands.errs["ends"], r.hands.errs["old"] = freed(), gone, gone, gone
+	ends, first := make(chan struct{}), make(chan struct{})
+	r.hands.blocks["ends"], r.hands.blocks["first"] = ends, first
+	endsNow, firstNow := sync.OnceFunc(func() { close(ends) }), sync.OnceFunc(func() { close(first) })
+	t.Cleanup(endsNow)
+	t.Cleanup(firstNow)
+	rt, stop := r.runtime(pod("freed", "/run/netns/a"), pod("ends", "/run/netns/b"), pod("ended", "/run/netns/c"), pod("first", "/run/netns/d"), pod("old", "/run/netns/e"))
+	// Before it is known what was prepared.
+	if err := rt.StopPodSandbox(t.Context(), &api.StopPodSandboxRequest{Pod: pod("ended", "/run/netns/c")}); err != nil {
+		t.Fatal(err)
+	}
+	r.until("detach ended", "attach p1 freed /run/netns/a yields")
+	if err := rt.StopPodSandbox(t.Context(), &api.StopPodSandboxRequest{Pod: pod("ends", "/run/netns/b")}); err != nil {
+		t.Fatal(err)
+	}
+	endsNow()
+	// What its Attach did after the hook is undone.
+	seen := []string{"detach ended", "attach p1 freed /run/netns/a yields", "detach ends", "attach p1 ends /run/netns/b yields", "detach ends"}
+	r.until(seen...)
+	stop()
+	rt.Stop()
+	r.waitConnected(false)
+	if err := os.Remove(r.socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	r.runtime(pod("new", "/run/netns/f"))
+	seen = append(seen, "attach p1 new /run/netns/f yields")
+	r.until(seen...)
+	firstNow()
+	r.until(append(seen, "attach p1 first /run/netns/d yields")...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.without) > 0 {
+		t.Errorf("pods without: %v", r.without)
 	}
 }
 
