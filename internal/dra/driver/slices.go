@@ -42,7 +42,8 @@ func (d *Driver) slicesOf(ctx context.Context, driver string) (own []resourceapi
 type asked struct {
 	kubeletplugin.DRAPlugin
 
-	news wake.Signal // something else is asked for, or the kubelet knows the driver now
+	news    wake.Signal // something else is asked for, or the kubelet knows the driver now
+	trouble wake.Signal // the helper was refused something
 
 	mu      sync.Mutex
 	devices map[string]bool // "pool/device"; nil: nothing was asked for yet
@@ -50,7 +51,7 @@ type asked struct {
 }
 
 func newAsked(plugin kubeletplugin.DRAPlugin) *asked {
-	return &asked{DRAPlugin: plugin, news: wake.New()}
+	return &asked{DRAPlugin: plugin, news: wake.New(), trouble: wake.New()}
 }
 
 // HandleError keeps what the helper is told.
@@ -58,6 +59,7 @@ func (a *asked) HandleError(ctx context.Context, err error, msg string) {
 	a.mu.Lock()
 	a.refusal = fmt.Errorf("%s: %w", msg, err)
 	a.mu.Unlock()
+	a.trouble.Raise()
 	a.DRAPlugin.HandleError(ctx, err, msg)
 }
 
@@ -110,7 +112,8 @@ const (
 // slicesAre is what Report is told of slices.
 func slicesAre(driver string) string { return "slices of " + driver }
 
-// agree sees, after each publication, that the API server has what was asked for, until ctx ends.
+// agree sees, after each publication, that the API server has what was asked for, until ctx ends. Later the
+// helper makes slices again that somebody has deleted, and it is looked at once more when it may not.
 func (d *Driver) agree(ctx context.Context, driver string, a *asked) {
 	defer d.Report(slicesAre(driver), nil)
 	var again <-chan time.Time
@@ -119,6 +122,11 @@ func (d *Driver) agree(ctx context.Context, driver string, a *asked) {
 		select {
 		case <-a.news:
 			again, pause = time.After(agreeFirst), agreeFirst
+			continue
+		case <-a.trouble:
+			if again == nil { // a look that is due is not put off by how often it is told
+				again, pause = time.After(agreeFirst), agreeFirst
+			}
 			continue
 		case <-again:
 		case <-ctx.Done():
