@@ -52,7 +52,10 @@ type addresses struct {
 	over         []address // the first of them
 }
 
-func (a *addresses) reset() { *a = addresses{list: a.list[:0], over: a.over[:0]} }
+func (a *addresses) reset() {
+	a.list, a.over = a.list[:0], a.over[:0]
+	a.v4, a.v6, a.over4, a.over6 = 0, 0, 0, 0
+}
 
 // add appends an address that is not there yet. No more are kept of a family than a status may have.
 func (a *addresses) add(ip netip.Addr, s string, from address) {
@@ -61,18 +64,19 @@ func (a *addresses) add(ip netip.Addr, s string, from address) {
 			return
 		}
 	}
-	from.ip, from.as = ip, s
 	n, over := &a.v6, &a.over6
 	if ip.Is4() {
 		n, over = &a.v4, &a.over4
 	}
 	if *n == MaxAddresses {
 		if *over++; len(a.over) < MaxAddresses {
+			from.ip, from.as = ip, s
 			a.over = append(a.over, from)
 		}
 		return
 	}
 	*n++
+	from.ip, from.as = ip, s
 	a.list = append(a.list, from)
 }
 

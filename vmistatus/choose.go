@@ -164,7 +164,7 @@ func (m *merger) rejectNames(e *entry, why *Explanation) {
 // take uses all addresses in their own order.
 func (m *merger) take(a *addresses, rule Rule) {
 	for i := range a.list {
-		m.choose(a.list[i], rule)
+		m.choose(&a.list[i], rule)
 	}
 	m.leaveOut(a, true)
 	m.leaveOut(a, false)
@@ -173,7 +173,7 @@ func (m *merger) take(a *addresses, rule Rule) {
 func (m *merger) takeFamily(a *addresses, v4 bool, rule Rule) {
 	for i := range a.list {
 		if a.list[i].ip.Is4() == v4 {
-			m.choose(a.list[i], rule)
+			m.choose(&a.list[i], rule)
 		}
 	}
 	m.leaveOut(a, v4)
@@ -185,9 +185,12 @@ func (m *merger) leaveOut(a *addresses, v4 bool) {
 	if v4 {
 		n = a.over4
 	}
+	if n == 0 {
+		return
+	}
 	m.over += n
 	for i := range a.over {
-		if n > 0 && a.over[i].ip.Is4() == v4 {
+		if a.over[i].ip.Is4() == v4 {
 			m.rejectOver(&a.over[i])
 		}
 	}
@@ -199,7 +202,7 @@ func (m *merger) rejectOver(a *address) {
 	}
 }
 
-func (m *merger) choose(a address, rule Rule) {
+func (m *merger) choose(a *address, rule Rule) {
 	if a.stale {
 		rule = KeptStale
 	}
@@ -256,7 +259,7 @@ func (m *merger) limitAddresses(e *entry) {
 				room = &room4
 			}
 			if *room == 0 {
-				m.rejectOver(&m.chosen[i])
+				m.rejectOver(m.chosen[i])
 				continue
 			}
 			*room--

@@ -45,11 +45,11 @@ const (
 
 // rankOf guesses from the name what an interface is: the guest agent tells nothing else.
 func rankOf(name string) rank {
-	letters := strings.IndexFunc(name, func(r rune) bool { return r < 'A' || 'Z' < r && r < 'a' || r > 'z' })
-	word := name
-	if letters >= 0 {
-		word = name[:letters]
+	letters := 0
+	for letters < len(name) && 'a' <= name[letters]|0x20 && name[letters]|0x20 <= 'z' {
+		letters++
 	}
+	word := name[:letters]
 	switch {
 	case name == "":
 		return rankNameless
@@ -204,9 +204,15 @@ func natural(a, b string) int {
 		}
 		x, y := number(a[i:]), number(b[j:])
 		i, j = i+len(x), j+len(y)
+		if x == y {
+			continue
+		}
 		x, y = strings.TrimLeft(x, "0"), strings.TrimLeft(y, "0")
-		if c := cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y)); c != 0 {
-			return c
+		if len(x) != len(y) {
+			return cmp.Compare(len(x), len(y))
+		}
+		if x != y {
+			return cmp.Compare(x, y)
 		}
 	}
 	return cmp.Or(cmp.Compare(len(a)-i, len(b)-j), cmp.Compare(a, b))

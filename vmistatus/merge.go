@@ -42,9 +42,9 @@ type merger struct {
 
 	pod      addresses
 	guest    addresses
-	chosen   []address
-	over     int      // how many of those that would be chosen were left out
-	texts    []string // what the entries' addresses are cut from
+	chosen   []*address // of pod and guest
+	over     int        // how many of those that would be chosen were left out
+	texts    []string   // what the entries' addresses are cut from
 	origins  []Origin
 	rejected []Rejection
 	result   Result
@@ -259,18 +259,31 @@ func (m *merger) isPrimary(e *entry) bool { return e.spec >= 0 && e.spec == m.pr
 
 // dropTwins keeps the first of several entries of one name, as a status may have it.
 func (m *merger) dropTwins() {
-	kept := m.entries[:0]
-	for _, e := range m.entries {
+	kept := 0
+	for i := range m.entries {
+		e := &m.entries[i]
 		if e.spec < 0 {
-			m.cutName(&e)
+			m.cutName(e)
 		}
-		if slices.ContainsFunc(kept, func(k entry) bool { return k.name == e.name }) {
+		if anyNamed(m.entries[:kept], e.name) {
 			m.warn(DeviceSkipped, e.name, "%s stands in the domain twice", clip(e.name))
 			continue
 		}
-		kept = append(kept, e)
+		if kept < i {
+			m.entries[kept] = *e
+		}
+		kept++
 	}
-	m.entries = kept
+	m.entries = m.entries[:kept]
+}
+
+func anyNamed(entries []entry, name string) bool {
+	for i := range entries {
+		if entries[i].name == name {
+			return true
+		}
+	}
+	return false
 }
 
 // cutName cuts a name that is not in the spec. The status may have the entry by either.

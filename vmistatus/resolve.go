@@ -11,8 +11,9 @@ func (m *merger) resolve() {
 	m.texts = make([]string, 0, 2*n)
 	m.origins = make([]Origin, 0, 2*n)
 	const usual = 4 // addresses of an interface; more grow a list of its own
-	room := make([]address, 3*usual)
-	m.pod.list, m.guest.list, m.chosen = room[:0:usual], room[usual:usual:2*usual], room[2*usual:2*usual]
+	room := make([]address, 2*usual)
+	m.pod.list, m.guest.list = room[:0:usual], room[usual:usual]
+	m.chosen = make([]*address, 0, usual)
 	for i := range m.entries {
 		e, out, why := &m.entries[i], &m.result.Interfaces[i], &m.result.Explain[i]
 		why.Kind = e.kind
