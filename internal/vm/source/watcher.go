@@ -154,7 +154,7 @@ func (w *Watcher) publish(s Snapshot) {
 	switch away := s.agentAway(); {
 	case away && w.away.IsZero():
 		w.away = time.Now()
-	case !away && !s.asking && !(s.State == Paused && w.gone()):
+	case !away && !s.asking && (s.State != Paused || !w.gone()):
 		w.away = time.Time{}
 	}
 	if !w.away.IsZero() {
