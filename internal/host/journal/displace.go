@@ -59,10 +59,11 @@ func (s *Store) displace(key Key, path string) (*CorruptError, error) {
 	if bad == nil {
 		return nil, nil
 	}
-	bad.Path, err = s.keep(key, bad.Reason, func(to string) error { return os.Rename(path, to) })
+	kept, err := s.keep(key, bad.Reason, func(to string) error { return os.Rename(path, to) })
 	if err != nil {
 		return nil, errors.Join(bad, err)
 	}
+	bad.Path = kept
 	return bad, nil
 }
 

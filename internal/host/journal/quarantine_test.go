@@ -80,9 +80,15 @@ func TestSalvaging(t *testing.T) {
 	// It cannot go into quarantine: nothing is written.
 	must(t, os.WriteFile(s.QuarantineDir(), nil, 0o600))
 	r, err := s.TryAcquire("k")
-	if _, ok := errors.AsType[*CorruptError](err); !ok || r != nil {
+	if bad, ok := errors.AsType[*CorruptError](err); !ok || r != nil || bad.Path != s.Path("k") {
 		t.Fatalf("got %v, %v", r, err)
 	}
+	must(t, os.Mkdir(s.Path("folder"), 0o700))
+	_, err = s.TryAcquire("folder")
+	if bad, ok := errors.AsType[*CorruptError](err); !ok || bad.Path != s.Path("folder") {
+		t.Fatalf("a folder: %v", err)
+	}
+	must(t, os.Remove(s.Path("folder")))
 	left, err := os.ReadFile(s.Path("k"))
 	must(t, err)
 	if !bytes.Equal(left, data) {

@@ -218,10 +218,11 @@ func (s *Store) take(key Key, f *os.File) (*Record, error) {
 	if !is {
 		return nil, errors.Join(err, f.Close())
 	}
-	corrupt.Path, err = r.quarantine(corrupt.Reason, r.anew(corrupt))
+	kept, err := r.quarantine(corrupt.Reason, r.anew(corrupt))
 	if err != nil {
 		return nil, errors.Join(corrupt, err, r.Close())
 	}
+	corrupt.Path = kept
 	return r, corrupt
 }
 
