@@ -94,6 +94,7 @@ func (h *hands) ask(ctx context.Context, annotations map[string]string) (*plan.P
 		_ = h.client.Close() // it is gone
 	}
 	h.client = client
+	client.Meanwhile = prepareRecord
 	req := wire.PlanRequest{Conf: h.req.stdin, Sandbox: h.req.sandbox, Annotations: annotations}
 	p, err := client.Plan(ctx, req, h.files())
 	if err != nil || !client.WantsReport() && !client.WantsHandover() {

@@ -40,8 +40,18 @@ func (t *task) attachAll(ctx context.Context, p *plan.Plan) ([]byte, error) {
 		if err := devices.CopyInfo(t.conf, a); err != nil {
 			return nil, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err)
 		}
+		call := t.call(i, a, t.seed(a))
+		if i == 0 {
+			started := call.Started
+			call.Started = func(plugin int, g chain.Group) {
+				started(plugin, g)
+				if plugin == 0 {
+					t.prepareResult(a.Conf.CNIVersion)
+				}
+			}
+		}
 		var err error
-		if made[i], err = t.runner.Add(ctx, t.call(i, a, t.seed(a))); err != nil {
+		if made[i], err = t.runner.Add(ctx, call); err != nil {
 			return nil, fmt.Errorf("network %s, interface %s: %w", a.Network, a.IfName, err)
 		}
 		if err := t.done(i, a, made[i]); err != nil {

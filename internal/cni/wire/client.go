@@ -30,6 +30,10 @@ type Client struct {
 	name string   // "planner at /run/weft/agent.sock"
 	proc *process // nil when dialled
 
+	// Meanwhile, when it is set, is called once: when the first request is on its way, and
+	// before its answer is waited for.
+	Meanwhile func()
+
 	// Said beside the last plan.
 	wantsReport, wantsHandover bool
 }
@@ -139,6 +143,10 @@ func (c *Client) send(ctx context.Context, req Request) error {
 	err := Write(c.conn, req)
 	switch {
 	case err == nil:
+		if c.Meanwhile != nil {
+			c.Meanwhile()
+			c.Meanwhile = nil
+		}
 		return nil
 	case errors.Is(err, ErrTooLarge):
 		return c.faultf(fault.Config, err, "request is too large: %v", err)

@@ -116,6 +116,36 @@ func TestPlanWithNeeds(t *testing.T) {
 	}
 }
 
+// TestMeanwhile: it is done once, when the request is there and before the answer is.
+func TestMeanwhile(t *testing.T) {
+	done := make(chan int, 2)
+	c := dial(t, func(conn net.Conn) {
+		for range 2 {
+			var req Request
+			if Read(conn, &req) != nil {
+				return
+			}
+			if req.RequestID != requestID(testRequest.Sandbox, "0") {
+				t.Errorf("request %q", req.RequestID)
+			}
+			if len(done) == 0 {
+				done <- <-done // waits until it is done
+			}
+			_ = Write(conn, Response{Version: Version, RequestID: req.RequestID, Plan: &plan.Plan{}})
+		}
+	})
+	calls := 0
+	c.Meanwhile = func() { calls++; done <- calls }
+	for range 2 {
+		if _, err := c.Plan(t.Context(), testRequest, noFile(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if calls != 1 {
+		t.Errorf("done %d times", calls)
+	}
+}
+
 // TestPlanFaults has a peer for each way in which an answer can be wrong.
 func TestPlanFaults(t *testing.T) {
 	const id = `"requestID":"cid1-eth0/0"`

@@ -30,9 +30,7 @@ var (
 func Write(w io.Writer, v any) error {
 	var buf bytes.Buffer
 	buf.Write(make([]byte, HeaderSize))
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false) // raw values inside stay as they were written
-	if err := enc.Encode(v); err != nil {
+	if err := encode(&buf, v); err != nil {
 		return fmt.Errorf("encode message: %w", err)
 	}
 	return writeFrame(w, buf.Bytes())
