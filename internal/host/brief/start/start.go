@@ -5,7 +5,7 @@
 // milliseconds and by nothing else: it prepares the Go runtime before other packages are
 // initialised, which is when such a program touches many of its pages.
 //
-// It owns the number of processors, the main goroutine's stack and the place of the heap. Invariants: it imports next
+// It owns the number of processors, the main goroutine's stack and the first pages of the heap. Invariants: it imports next
 // to nothing, since a package is initialised after what it imports, and those that are
 // ready in the order of their names; a process in which nothing of this succeeds does
 // the same work, slower.
@@ -28,37 +28,24 @@ func prepare() struct{} {
 	grow(-1)
 	// The work is one sequence; a second processor would only start threads to look for more.
 	runtime.GOMAXPROCS(1)
-	moveHeap() // of the processor that is left
+	_, _ = populate() // what the processor that is left allocates from
 	return struct{}{}
 }
 
 const (
-	huge = 2 << 20 // bytes of a huge page
-	// A processor takes small objects out of a cache of pages of its own, and what is left there
-	// would be used first. filler is the largest piece that comes out of it, crumb the smallest.
-	filler = 15 << 13
-	crumb  = 1 << 13
-	// most fillers and crumbs are needed from one huge page to the next. Where the collector runs it
-	// may give out the addresses of those before, and there would be no end.
-	mostFillers = huge/filler + 2
-	mostCrumbs  = filler / crumb * 4
+	heap = 256 << 10 // bytes of the heap that such a program comes to use
+	page = 8 << 10   // of Go's heap, the smallest piece that memory is taken in
+
+	populateWrite = 23 // MADV_POPULATE_WRITE of madvise(2), from Linux 5.14 on
 )
 
-// moveHeap has the heap go on in one huge page: one fault instead of a hundred, each of
-// which takes a virtual machine some microseconds. The rest of the page before is given
-// away untouched, so it costs addresses and no memory. Where there is no huge page to be
-// had nothing is lost.
-func moveHeap() (fillers, crumbs int) {
-	end := address(allocate(filler)) + filler
-	page := (end + huge - 1) &^ (huge - 1)
-	for fillers = 1; end <= page && fillers < mostFillers; fillers++ {
-		end = max(end, address(allocate(filler))+filler)
-	}
-	for address(allocate(crumb)) < page && crumbs < mostCrumbs {
-		crumbs++
-	}
-	_, _, _ = syscall.RawSyscall(syscall.SYS_MADVISE, page, huge, syscall.MADV_HUGEPAGE)
-	return fillers, crumbs
+// populate has the kernel give the heap its next pages at once: by a fault each they take several times
+// as long. Where it cannot, they come by faults. (One huge page is one fault as well, but to clear
+// all of it takes an ordinary machine longer than the faults that it saves.)
+func populate() (from uintptr, err syscall.Errno) {
+	from = address(allocate(page))
+	_, _, err = syscall.RawSyscall(syscall.SYS_MADVISE, from, heap, populateWrite)
+	return from, err
 }
 
 //go:noinline
