@@ -181,6 +181,13 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+func TestLeast(t *testing.T) {
+	r := &report{samples: []sample{{delegates: 40, record: 10, plainFloor: 40}}}
+	if agent, manifests, plain := r.least(); agent != 1.4 || manifests != 1.6 || plain != 1.5 {
+		t.Errorf("%v, %v, %v", agent, manifests, plain)
+	}
+}
+
 func TestCSV(t *testing.T) {
 	r := &report{samples: []sample{
 		{floorFirst: true, delegates: 4 * time.Millisecond, record: 1500 * time.Nanosecond, add: time.Second, plainFloor: time.Millisecond, plainAdd: 2 * time.Millisecond, plainDel: 3 * time.Millisecond, agentAdd: 4 * time.Millisecond, agentDel: 5 * time.Millisecond, agentAddWrites: 1, agentAddRequests: 2, agentDelRequests: 3},

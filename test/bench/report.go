@@ -90,6 +90,16 @@ func (r *report) ratio(subject, floor func(sample) time.Duration) float64 {
 	return float64(quantile(r.series(subject), 0.5)) / float64(below)
 }
 
+// least are the ratios that there would be if weft-cni and weft-planner did nothing.
+func (r *report) least() (agent, manifests, plain float64) {
+	const starts = 4 // in sample.delegates
+	more := func(s sample, n int) time.Duration { return s.delegates * time.Duration(n) / starts }
+	agent = r.ratio(func(s sample) time.Duration { return s.floor() + more(s, 2) }, sample.floor)
+	manifests = r.ratio(func(s sample) time.Duration { return s.floor() + more(s, 3) }, sample.floor)
+	plainFloor := func(s sample) time.Duration { return s.plainFloor }
+	return agent, manifests, r.ratio(func(s sample) time.Duration { return s.plainFloor + more(s, 2) }, plainFloor)
+}
+
 // most is the largest count of any sample, -1 when nothing was measured.
 func (r *report) most(of func(sample) int) int {
 	most := -1
@@ -244,6 +254,9 @@ func (r *report) markdown() string {
 	line("*Its floor*: the two delegate runs, plus one durable record of the same size as above.\n")
 	line("All seven are measured alternately in one run of the program, in the reverse order in every other sample. A ratio is that of the medians.\n")
 	r.timesTable(line)
+	agent, manifests, plain := r.least()
+	line("\nSo many processes that do nothing, with the record, are already %.2f of the floor for the subject with weft-agent (six processes),", agent)
+	line("%.2f for the first subject (seven) and %.2f of the plain floor for the plain subject (four). What a ratio has above that is Weft's own.", manifests, plain)
 	line("\n## Size and memory\n\n| program | size, stripped |\n|---|---|")
 	for _, p := range r.binaries {
 		line("| %s | %s |", p.name, mib(p.size))
