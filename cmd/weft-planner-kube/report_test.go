@@ -34,10 +34,10 @@ func TestStatus(t *testing.T) {
 		"a server away":  {fault: kubetest.Fault{Status: 503, Times: 2}, status: own, patches: 3},
 		"a busy server":  {fault: kubetest.Fault{Status: 429, RetryAfter: 1, Times: 1}, status: own, patches: 2},
 		"a lost answer":  {fault: kubetest.Fault{DropAfter: true, Times: 1}, status: own},
-		"conflicts only": {fault: kubetest.Fault{Status: 409}, timeout: time.Second, code: 11, text: "pod default/web: annotation k8s.v1.cni.cncf.io/network-status: no other answer in time than: patch pod default/web at "},
+		"conflicts only": {fault: kubetest.Fault{Status: 409}, timeout: short, code: 11, text: "pod default/web: annotation k8s.v1.cni.cncf.io/network-status: no other answer in time than: patch pod default/web at "},
 		"a refusal":      {fault: kubetest.Fault{Status: 422}, code: 7, text: "annotation k8s.v1.cni.cncf.io/network-status: patch pod default/web at ", patches: 3},
 		"forbidden":      {fault: kubetest.Fault{Status: 403}, code: 7, text: "answer 403 Forbidden", patches: 1},
-		"a hang":         {fault: kubetest.Fault{Hang: true}, timeout: time.Second, code: 11, text: "no answer in time", patches: 1},
+		"a hang":         {fault: kubetest.Fault{Hang: true}, timeout: short, code: 11, text: "pod default/web: annotation k8s.v1.cni.cncf.io/network-status: patch pod default/web at ", patches: 1},
 		"a pod that is gone": {
 			change: func(s *kubetest.Server) { s.Delete("pods", "default", "web") }, code: 11, text: "pod default/web: annotation k8s.v1.cni.cncf.io/network-status: patch pod default/web at ", patches: 1,
 		},
