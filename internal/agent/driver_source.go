@@ -24,6 +24,7 @@ import (
 	"github.com/weftnet/weft/internal/dra/handover"
 	"github.com/weftnet/weft/internal/dra/record"
 	"github.com/weftnet/weft/internal/host/journal"
+	"github.com/weftnet/weft/internal/host/wake"
 	"github.com/weftnet/weft/internal/kube/informers"
 )
 
@@ -140,9 +141,7 @@ func alone(ctx context.Context, s handover.Sandbox, look func() error, synced fu
 		case !time.Now().Before(late):
 			return err
 		}
-		select {
-		case <-time.After(seenPause):
-		case <-ctx.Done():
+		if !wake.Pause(ctx, seenPause) {
 			return errors.Join(err, context.Cause(ctx))
 		}
 	}

@@ -31,6 +31,7 @@ import (
 	"github.com/weftnet/weft/internal/cni/fault"
 	"github.com/weftnet/weft/internal/cni/plan"
 	"github.com/weftnet/weft/internal/cni/planner"
+	"github.com/weftnet/weft/internal/host/wake"
 	"github.com/weftnet/weft/internal/kube/informers"
 )
 
@@ -119,13 +120,8 @@ func (s *Source) Pod(ctx context.Context, namespace, name string) (*plan.Pod, er
 		if p, ok := s.cluster.Pod(namespace, name); ok {
 			return planPod(p), nil
 		}
-		if time.Now().After(end) {
-			return s.Refresh(ctx, namespace, name)
-		}
-		select {
-		case <-ctx.Done():
-			return s.Refresh(ctx, namespace, name) // which says so
-		case <-time.After(latePoll):
+		if time.Now().After(end) || !wake.Pause(ctx, latePoll) {
+			return s.Refresh(ctx, namespace, name) // which says so where ctx ended
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/weftnet/weft/api/v2alpha1"
 	"github.com/weftnet/weft/internal/dra/device"
 	"github.com/weftnet/weft/internal/host/kernel"
+	"github.com/weftnet/weft/internal/host/wake"
 )
 
 // takenFor is how long a VF counts as used after Inspect: until then whoever asked has made it
@@ -230,9 +231,7 @@ func (m *Manager) atHome(ctx context.Context, d Device, s saved) (kernel.Functio
 			return f, nil, fmt.Errorf("the link of VF %s is not in the host's network namespace: a pod has it still, or something holds "+
 				"the network namespace of one that ended: %w", d.Addr, err)
 		}
-		select {
-		case <-time.After(comePause):
-		case <-ctx.Done():
+		if !wake.Pause(ctx, comePause) {
 			return f, nil, fmt.Errorf("wait for the link of VF %s: %w", d.Addr, context.Cause(ctx))
 		}
 	}

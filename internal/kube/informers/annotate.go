@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/weftnet/weft/internal/host/wake"
 	"github.com/weftnet/weft/internal/kube/rest"
 )
 
@@ -82,12 +83,7 @@ func (c *Cluster) same(ctx context.Context, ref Ref) (*Pod, error) {
 
 // pause waits; false = ctx has ended.
 func pause(ctx context.Context, wait time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(wait + rand.N(wait/4)):
-		return true
-	}
+	return wake.Pause(ctx, wait+rand.N(wait/4))
 }
 
 // patch sets the annotation of p, if it is to be another. refused says that p is no longer
