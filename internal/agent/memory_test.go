@@ -137,11 +137,7 @@ func TestLargePlans(t *testing.T) {
 		t.Errorf("answer %v", err)
 	}
 	asked.Wait()
-	most := p.highWater(t)
-	t.Logf("VmHWM %.1f MiB", float64(most)/mib)
-	if most > 110*mib {
-		t.Errorf("VmHWM is %.1f MiB, the limit is 110", float64(most)/mib)
-	}
+	p.within(t, 110)
 }
 
 // TestLargeNADs: networks that no pod uses, however large they are, take the agent no memory, and
@@ -154,26 +150,14 @@ func TestLargeNADs(t *testing.T) {
 	}
 	r.server.Apply(r.pod("web", "big7,big8"))
 	p := r.startReady("GOMEMLIMIT=100MiB")
-	most := p.highWater(t)
-	t.Logf("VmHWM %.1f MiB", float64(most)/mib)
-	if most > 110*mib {
-		t.Errorf("VmHWM is %.1f MiB, the limit is 110", float64(most)/mib)
-	}
+	p.within(t, 110)
 	if n := r.node().Counts.Networks; n <= networks { // the rig has some as well
 		t.Errorf("%d networks", n)
 	}
 	if p, err := r.planOf(t.Context(), []byte(r.stdin(nil)), "web"); err != nil || len(p.Attachments) != 3 || p.ConfBytes() < 2*mib {
 		t.Error(err)
 	}
-	all, err := r.debug().Networks(t.Context(), "")
-	if err != nil || len(all.Networks) <= networks {
-		t.Fatalf("%v, %d networks", err, len(all.Networks))
-	}
-	for _, n := range all.Networks {
-		if strings.HasPrefix(n.Name, "big") && (n.Problem != "" || !slices.Equal(n.Types, []string{"pb"})) {
-			t.Errorf("%+v", n)
-		}
-	}
+	r.showsTypes(networks)
 }
 
 // TestManyNADs: networks that are each small enough to be kept are too large together, and take the
@@ -188,21 +172,23 @@ func TestManyNADs(t *testing.T) {
 	r.server.Apply(all.String())
 	r.server.Apply(r.pod("web", "big7,big1499"))
 	p := r.startReady("GOMEMLIMIT=100MiB")
-	most := p.highWater(t)
-	t.Logf("VmHWM %.1f MiB", float64(most)/mib)
-	if most > 110*mib {
-		t.Errorf("VmHWM is %.1f MiB, the limit is 110", float64(most)/mib)
-	}
+	p.within(t, 110)
 	if p, err := r.planOf(t.Context(), []byte(r.stdin(nil)), "web"); err != nil || len(p.Attachments) != 3 {
 		t.Error(err)
 	}
-	seen, err := r.debug().Networks(t.Context(), "")
-	if err != nil || len(seen.Networks) <= networks {
-		t.Fatalf("%v, %d networks", err, len(seen.Networks))
+	r.showsTypes(networks)
+}
+
+// showsTypes wants more than so many networks, the big ones with their plugin.
+func (r *rig) showsTypes(networks int) {
+	r.t.Helper()
+	all, err := r.debug().Networks(r.t.Context(), "")
+	if err != nil || len(all.Networks) <= networks {
+		r.t.Fatalf("%v, %d networks", err, len(all.Networks))
 	}
-	for _, n := range seen.Networks {
+	for _, n := range all.Networks {
 		if strings.HasPrefix(n.Name, "big") && (n.Problem != "" || !slices.Equal(n.Types, []string{"pb"})) {
-			t.Errorf("%+v", n)
+			r.t.Errorf("%+v", n)
 		}
 	}
 }
@@ -218,6 +204,16 @@ func (r *rig) planOf(ctx context.Context, conf []byte, pod string) (*plan.Plan, 
 		ContainerID: "cid-" + pod, IfName: "eth0", Netns: r.netns,
 		Args: "K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + pod + ";K8S_POD_UID=uid-" + pod,
 	}}, func(plan.Need) plan.File { return plan.File{} })
+}
+
+// within wants that the agent never had more memory than so many MiB.
+func (p *process) within(t *testing.T, limit int) {
+	t.Helper()
+	most := p.highWater(t)
+	t.Logf("VmHWM %.1f MiB", float64(most)/mib)
+	if most > limit*mib {
+		t.Errorf("VmHWM is %.1f MiB, the limit is %d", float64(most)/mib, limit)
+	}
 }
 
 // highWater is the most memory that the agent ever had.

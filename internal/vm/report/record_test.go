@@ -34,25 +34,34 @@ func TestRecordReplays(t *testing.T) {
 			})
 			defer stop()
 			g.readSince(t, r, time.Time{})
-			text, err := r.Record(t.Context(), "ns", machineName(0))
-			if err != nil {
-				t.Fatal(err)
-			}
-			b, err := bundle.Parse(text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var reported []vmistatus.Interface
-			for _, i := range r.VMIs()[0].Interfaces {
-				reported = append(reported, i.Interface)
-			}
 			want := map[bool]string{false: "10.0.0.5", true: "10.244.0.9"}[publish]
-			replayed := b.Replay(false).Interfaces
-			if d := cmp.Diff(reported, replayed); d != "" || replayed[0].IP != want {
-				t.Errorf("%s, want %s; (-reported +replayed):\n%s", replayed[0].IP, want, d)
+			if replayed := recorded(t, r); replayed[0].IP != want {
+				t.Errorf("%s, want %s", replayed[0].IP, want)
 			}
 		})
 	}
+}
+
+// recorded is what the record of the only machine is replayed as, which is what is reported of it.
+func recorded(t *testing.T, r *Reporter) []vmistatus.Interface {
+	t.Helper()
+	text, err := r.Record(t.Context(), "ns", machineName(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := bundle.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reported []vmistatus.Interface
+	for _, i := range r.VMIs()[0].Interfaces {
+		reported = append(reported, i.Interface)
+	}
+	replayed := b.Replay(false).Interfaces
+	if d := cmp.Diff(reported, replayed); d != "" || len(replayed) == 0 {
+		t.Fatalf("(-reported +replayed):\n%s", d)
+	}
+	return replayed
 }
 
 // What cannot be read is left out of a record, or is what was last known; a paused machine's guest is what
@@ -145,20 +154,8 @@ status:
 				all := r.VMIs()
 				return len(all) == 1 && all[0].Agent == "silent"
 			})
-			text, err := r.Record(t.Context(), "ns", machineName(0))
-			if err != nil {
-				t.Fatal(err)
-			}
-			b, err := bundle.Parse(text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var reported []vmistatus.Interface
-			for _, i := range r.VMIs()[0].Interfaces {
-				reported = append(reported, i.Interface)
-			}
-			if d := cmp.Diff(reported, b.Replay(false).Interfaces); d != "" || len(reported) != 3 || reported[0].IP != "10.7.7.7" {
-				t.Errorf("(-reported +replayed):\n%s", d)
+			if replayed := recorded(t, r); len(replayed) != 3 || replayed[0].IP != "10.7.7.7" {
+				t.Errorf("replayed %+v", replayed)
 			}
 		})
 	}
